@@ -1,4 +1,4 @@
-"""Turn pip's output, read from stdin, into one progress line (a terminal) or a line every ten packages (a log).
+"""Turn pip's output, read from stdin, into one progress line (a terminal) or a line now and then (a log).
 
 Everything goes into the file named as the argument; pip's errors are shown as they come.
 """
@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 
 STEPS = {
-    "Collecting": "resolve",
-    "Downloading": "download",
-    "Using": "cached",
-    "Building": "build",
-    "Installing": "install (a minute or so)",
-    "Successfully": "done",
+    "Collecting": "looking up",
+    "Downloading": "downloading",
+    "Installing collected": "unpacking, a minute or so",
+    "Successfully installed": "installed",
 }
+MILESTONES = ("Installing collected", "Successfully installed")
 
 
 def main() -> None:
@@ -24,22 +23,19 @@ def main() -> None:
     with Path(sys.argv[1]).open("a") as log:
         for line in sys.stdin:
             log.write(line)
-            words = line.split()
-            if not words:
-                continue
-            if words[0].startswith("ERROR"):
+            if line.startswith("ERROR"):
                 print(("\r\033[K" if terminal else "") + line, end="", flush=True)
-            if words[0] not in STEPS:
+            start = next((start for start in STEPS if line.startswith(start)), None)
+            if start is None:
                 continue
-            packages += words[0] == "Collecting"
-            name = words[1].split("==")[0].split(">=")[0] if words[0] in ("Collecting", "Downloading") else ""
-            shown = f"  {time.monotonic() - started:4.0f} s  {packages} packages  {STEPS[words[0]]} {name[:60]}"
+            packages += start == "Collecting"
+            name = "" if start in MILESTONES else line.split()[1][:50]
+            seconds = time.monotonic() - started
+            shown = f"  {seconds:4.0f} s  {packages} packages  {STEPS[start]} {name}".rstrip()
             if terminal:
                 print(f"\r\033[K{shown}", end="", flush=True)
-            elif words[0] in ("Installing", "Successfully") or (
-                words[0] == "Collecting" and packages % 10 == 0
-            ):
-                print(shown.rstrip(), flush=True)
+            elif start in MILESTONES or (start == "Collecting" and packages % 20 == 0):
+                print(shown, flush=True)
     if terminal:
         print()
 

@@ -1,0 +1,17 @@
+"""What every test relies on: one thread per library, no network, no settings from the machine's environment."""
+
+from __future__ import annotations
+
+import os
+
+# Before numpy, torch or onnxruntime load: two libraries that take all cores each slow one another down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Models come from packages or the model cache; a test that would download one fails at once instead.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Exporting spans is asked for by the tests that look at it, never by the machine's environment.
+for name in [name for name in os.environ if name.startswith("OTEL_")]:
+    del os.environ[name]
