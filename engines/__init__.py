@@ -1,0 +1,1 @@
+"""The engines: models behind plain interfaces. Only chainlet.py and commands.py in a room know Chains."""

@@ -1,0 +1,1 @@
+"""Speech to text, one transcript per speech segment."""

@@ -1,0 +1,1 @@
+"""Voice activity: where speech starts and ends in a stream of audio."""
