@@ -1,4 +1,4 @@
-"""What every test relies on: one thread per library, no network, no settings from the machine's environment."""
+"""What every test relies on: one thread per library, no downloads, no OTEL_ settings of the machine."""
 
 from __future__ import annotations
 

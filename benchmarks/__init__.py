@@ -1,0 +1,1 @@
+"""Benchmarks: `python benchmarks/NAME.py [--quick] [--json FILE]`."""

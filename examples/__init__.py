@@ -1,0 +1,1 @@
+"""Chains to run and to read. Not part of the installed package: they are run from a checkout."""
