@@ -21,11 +21,10 @@ BIN := $(VENV)/bin
 LOCK := requirements/lock.txt
 CODE := $(wildcard chains engines examples benchmarks)
 
-# Two libraries that each take all cores make a call three to ten times slower; who needs more says so itself.
-export OMP_NUM_THREADS ?= 1
-export OMP_WAIT_POLICY ?= PASSIVE
-export TOKENIZERS_PARALLELISM ?= false
 export PYTHONUNBUFFERED := 1
+# In tests every library gets one thread: two that take all cores each slow one another down several times.
+test test-all: export OMP_NUM_THREADS := 1
+test test-all: export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: help setup models setup-dev call test test-all test-speech check fix bench lock clean
 
@@ -47,6 +46,7 @@ $(BIN)/python:
 	if [ -z "$$python" ]; then \
 	  echo "no Python 3.11 or newer: neither '$(PYTHON)' nor python3 is one; install it or run make PYTHON=/path/to/python3.11"; \
 	  exit 1; fi; \
+	echo "creating $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "'$$python -m venv' failed; on Debian and Ubuntu install the package python3-venv"; exit 1; }
 

@@ -168,13 +168,9 @@ def figure(value: float | None) -> str:
     """Four significant digits, no exponent for what people read; a dash for nothing."""
     if value is None:
         return "-"
-    return (
-        f"{value:.4g}"
-        if 1e-3 <= abs(value) < 1e4 or value == 0
-        else f"{value:,.0f}"
-        if abs(value) >= 1e4
-        else f"{value:.2e}"
-    )
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.2e}"
 
 
 def report(

@@ -42,7 +42,7 @@ def test_words(path: Path) -> None:
     data = path.read_bytes()
     if b"\0" in data:
         return
-    lines = enumerate(data.decode().splitlines(), start=1)
+    lines = enumerate(data.decode(errors="replace").splitlines(), start=1)
     found = [
         f"{name(path)}:{number}: {match[0]}" for number, line in lines if (match := FORBIDDEN.search(line))
     ]
