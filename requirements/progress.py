@@ -23,6 +23,7 @@ def main() -> None:
     with Path(sys.argv[1]).open("a") as log:
         for line in sys.stdin:
             log.write(line)
+            line = line.lstrip()  # pip indents what it downloads
             if line.startswith("ERROR"):
                 print(("\r\033[K" if terminal else "") + line, end="", flush=True)
             start = next((start for start in STEPS if line.startswith(start)), None)
