@@ -37,9 +37,11 @@ SPELLINGS = {
     "The Unlicense (Unlicense)": "Unlicense",
 }
 # Looked at one by one: what the metadata does not say, and the one LGPL library, used unmodified.
-REVIEWED: dict[str, str] = {
+REVIEWED = {
     "soxr": "LGPL-2.1-or-later, a library used unmodified and exchangeable by the user",
 }
+# The CUDA build of torch pins these itself; NVIDIA's licence, and only on machines that take that build.
+BY_TORCH = ("nvidia-", "cuda-", "triton", "setuptools")
 
 
 def licence(package: Distribution) -> str:
@@ -97,31 +99,27 @@ def test_allowed_reads_expressions() -> None:
     assert not allowed("GPL-3.0-or-later") and not allowed("MIT AND LGPL-2.1") and not allowed("")
 
 
-def test_every_licence_is_allowed() -> None:
+def ours() -> dict[str, Distribution]:
+    """What is installed with this package and its extras, by name; without what a CUDA torch brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = project["dependencies"] + [
-        r for extra in EXTRAS for r in project["optional-dependencies"][extra]
-    ]
-    packages = {canonicalize_name(found.name): found for found in installed(requirements)}
-    refused = {name: licence(found) for name, found in packages.items() if not allowed(licence(found))}
-    unknown = {
-        name: found
-        for name, found in refused.items()
-        if name not in REVIEWED and not name.startswith("nvidia-")
-    }
+    extras = [line for extra in EXTRAS for line in project["optional-dependencies"][extra]]
+    packages = {canonicalize_name(found.name): found for found in installed(project["dependencies"] + extras)}
+    return {name: found for name, found in packages.items() if not name.startswith(BY_TORCH)}
+
+
+def test_every_licence_is_allowed() -> None:
+    refused = {name: licence(found) for name, found in ours().items() if not allowed(licence(found))}
+    unknown = {name: found for name, found in refused.items() if name not in REVIEWED}
     assert not unknown, "look at these, then allow the licence, note them in REVIEWED, or do without them"
     assert not set(REVIEWED) - set(refused), "take these off REVIEWED"
 
 
 def test_lock_holds_every_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = project["dependencies"] + [
-        r for extra in EXTRAS for r in project["optional-dependencies"][extra]
-    ]
     lines = (ROOT / "requirements" / "lock.txt").read_text().splitlines()
-    locked = {
-        canonicalize_name(line.split("==")[0]) for line in lines if "==" in line and not line.startswith("#")
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    locked = {canonicalize_name(name): pinned for name, pinned in pairs}
+    assert not set(ours()) - set(locked), "run `make lock`"
+    other = {
+        name: found.version for name, found in ours().items() if locked[name] != found.version.split("+")[0]
     }
-    needed = {canonicalize_name(found.name) for found in installed(requirements)}
-    by_torch = {name for name in needed if name.startswith(("nvidia-", "cuda-", "triton", "setuptools"))}
-    assert not needed - locked - by_torch, "run `make lock`"
+    assert not other, "installed in other versions than the lock says; run `make setup-dev`"
