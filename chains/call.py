@@ -1,0 +1,609 @@
+"""Call, turn and hop: the scopes of a conversation. They nest, and cancelling one cancels what was opened inside it.
+
+A *call* is one conversation, a *turn* one exchange in it, a *hop* one method call on a chainlet. The scope that the
+running code belongs to is `current()`; tasks inherit it. Scopes are used from the event loop's thread alone; blocking
+code may read `cancelled` and `remaining()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeVar
+
+from chains.errors import Cancelled, ChainsError, DeadlineExceeded, NotFound, SettingError
+
+T = TypeVar("T")
+Undo = Callable[[], None]
+DEADLINE = "deadline"
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Where time comes from: injected, so that tests need not wait."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        ...
+
+    def call_at(self, when: float, fn: Callable[[], None]) -> Timer:
+        """Run `fn` on the loop when `now()` reaches `when`."""
+        ...
+
+
+class LoopClock:
+    """The real time, with the running event loop's timers."""
+
+    now = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
+
+    def call_at(self, when: float, fn: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), fn)
+
+
+class Holdable(Protocol):
+    """What a hold pauses: a stream whose credit can be withdrawn and given back."""
+
+    def hold(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """A stretch of time (monotonic seconds) in which a hop waited: on another hop, for its input, or for credit."""
+
+    start: float
+    end: float
+    kind: Literal["hop", "input", "credit"]
+    on: Timing | None
+    turn: int
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A named stretch of a hop's own work: a decode, a search. Monotonic seconds."""
+
+    name: str
+    start: float
+    end: float
+    turn: int
+
+
+RECENT = 4096
+
+
+@dataclass(slots=True, eq=False)
+class Timing:
+    """When things happened on one hop (monotonic seconds), and how its wall time divides.
+
+    The parts (serialise, wire, queue, compute, wait) add up to the caller's elapsed time: see `parts`.
+    """
+
+    id: str
+    parent: Timing | None
+    call: str
+    turn: int
+    node: str
+    method: str
+    opened: float
+    replica: str = ""
+    received: float = 0.0
+    accepted: float = 0.0
+    first_item: float = 0.0
+    ended: float = 0.0
+    closed: float = 0.0
+    outcome: str = ""
+    error: str = ""
+    attempts: int = 1
+    items_in: int = 0
+    items_out: int = 0
+    bytes_out: int = 0
+    serialise: float = 0.0
+    waited: float = 0.0
+    waits: deque[Wait] = field(default_factory=lambda: deque(maxlen=RECENT))
+    works: deque[Work] = field(default_factory=lambda: deque(maxlen=RECENT))
+    open_waits: list[Wait] = field(default_factory=list)
+    open_works: int = 0
+    _since: float = 0.0
+
+    @property
+    def label(self) -> str:
+        return f"{self.node}.{self.method}"
+
+    def begin_wait(
+        self, now: float, kind: Literal["hop", "input", "credit"], on: Timing | None, turn: int
+    ) -> Wait:
+        """The hop's code begins to wait; give the Wait to `end_wait`."""
+        wait = Wait(now, 0.0, kind, on, turn)
+        if not self.open_waits and not self.open_works:
+            self._since = now
+        self.open_waits.append(wait)
+        return wait
+
+    def end_wait(self, wait: Wait, now: float) -> None:
+        wait.end = now
+        self.open_waits.remove(wait)
+        if not self.ended:
+            if not self.open_waits and not self.open_works:
+                self.waited += now - self._since
+            self.waits.append(wait)
+
+    def begin_work(self, now: float) -> None:
+        if self.open_waits and not self.open_works:
+            self.waited += now - self._since
+        self.open_works += 1
+
+    def end_work(self, work: Work, now: float) -> None:
+        work.end = now
+        self.open_works -= 1
+        if self.open_waits and not self.open_works:
+            self._since = now
+        self.works.append(work)
+
+    def finish(self, now: float, outcome: str, error: str = "") -> None:
+        """The callee's side has ended; what was still waiting stops counting here."""
+        if self.ended:
+            return
+        if self.open_waits and not self.open_works:
+            self.waited += now - self._since
+        for wait in self.open_waits:
+            self.waits.append(Wait(wait.start, now, wait.kind, wait.on, wait.turn))
+        self.ended, self.closed, self.outcome, self.error = now, now, outcome, error
+        self.received = self.received or now
+        self.accepted = self.accepted or now
+
+    def parts(self, now: float | None = None) -> dict[str, float]:
+        """Seconds by part; their sum is exactly `closed - opened` (of a hop that goes on: until `now`)."""
+        ended = self.ended or (now if now is not None else self.opened)
+        closed = self.closed or ended
+        received = self.received or closed
+        accepted = self.accepted or ended
+        total = closed - self.opened
+        queue = max(0.0, accepted - received)
+        wait = self.waited
+        if not self.ended and self.open_waits and not self.open_works:
+            wait += ended - self._since
+        wire = max(0.0, total - max(0.0, ended - received))
+        serialise = min(self.serialise, max(0.0, total - queue - wait - wire))
+        compute = total - queue - wait - wire - serialise
+        return {"serialise": serialise, "wire": wire, "queue": queue, "compute": compute, "wait": wait}
+
+
+class Scope:
+    """A stretch of work that can be cancelled, held and given a deadline, together with all that it opened."""
+
+    kind: Literal["call", "turn", "hop"]
+
+    def __init__(self, parent: Scope | None, clock: Clock, id: str, deadline: float | None = None) -> None:
+        self.parent = parent
+        self.clock = clock
+        self.id = id
+        if parent is not None and parent.deadline is not None:
+            deadline = parent.deadline if deadline is None else min(deadline, parent.deadline)
+        self.deadline = deadline
+        self.reason = ""
+        self.closed = False
+        self._held = False
+        self._children: dict[Scope, None] = {}
+        self._on_cancel: dict[int, Callable[[str], None]] = {}
+        self._holdables: dict[Holdable, None] = {}
+        self._timer: Timer | None = None
+        if parent is not None:
+            parent._children[self] = None
+            self._held = parent._held
+            if parent.reason:
+                self.reason = parent.reason
+
+    @property
+    def call(self) -> Call:
+        """The conversation that this belongs to. Raises NotFound outside of one."""
+        scope: Scope | None = self
+        while scope is not None:
+            if isinstance(scope, Call):
+                return scope
+            scope = scope.parent
+        raise NotFound(
+            "this code runs outside of a call", mend="open one: async with runtime.open_call() as call"
+        )
+
+    @property
+    def turn(self) -> Turn | None:
+        """The innermost turn around this code, None outside of one."""
+        scope: Scope | None = self
+        while scope is not None:
+            if isinstance(scope, Turn):
+                return scope
+            scope = scope.parent
+        return None
+
+    @property
+    def hop(self) -> Hop | None:
+        """The innermost hop around this code, None outside of one."""
+        scope: Scope | None = self
+        while scope is not None:
+            if isinstance(scope, Hop):
+                return scope
+            scope = scope.parent
+        return None
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self.reason)
+
+    def error(self) -> ChainsError:
+        """What somebody outside is told of the cancel: DeadlineExceeded when time ran out, else Cancelled."""
+        if self.reason.startswith(DEADLINE):
+            return DeadlineExceeded(
+                f"{self.kind} {self.id} ran out of time", mend="give it more, or ask for less"
+            )
+        return Cancelled(self.reason or "cancelled")
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline (never below 0), None when there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - self.clock.now())
+
+    def arm(self, what: str = "") -> None:
+        """Cancel by itself when the deadline passes; `what` is then the message. A parent covers a deadline of its own."""
+        inherited = self.parent is not None and self.deadline == self.parent.deadline
+        if self.deadline is not None and not inherited and not self.closed:
+            reason = f"{DEADLINE}: {what}" if what else DEADLINE
+            self._timer = self.clock.call_at(self.deadline, lambda: self.cancel(reason))
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Stop this and everything opened inside it. The second cancel of a scope does nothing."""
+        if self.reason or self.closed:
+            return
+        self.reason = reason or "cancelled"
+        for child in list(self._children):
+            child.cancel(self.reason)
+        for fn in list(self._on_cancel.values()):
+            fn(self.reason)
+
+    def on_cancel(self, fn: Callable[[str], None]) -> Undo:
+        """Call `fn(reason)` when this is cancelled (at once if it is already). Returns what takes it back."""
+        if self.reason:
+            fn(self.reason)
+            return lambda: None
+        key = next(_numbers)
+        self._on_cancel[key] = fn
+
+        def undo() -> None:
+            self._on_cancel.pop(key, None)
+
+        return undo
+
+    @property
+    def held(self) -> bool:
+        return self._held
+
+    def hold(self) -> None:
+        """Withdraw the credit of every stream in here: producers pause, nothing is lost."""
+        self._set_held(True)
+
+    def resume(self) -> None:
+        """Give the credit back."""
+        self._set_held(False)
+
+    def _set_held(self, held: bool) -> None:
+        if self._held == held or self.closed:
+            return
+        self._held = held
+        for holdable in self._holdables:
+            if held:
+                holdable.hold()
+            else:
+                holdable.resume()
+        for child in self._children:
+            child._set_held(held)
+
+    def attach(self, holdable: Holdable) -> None:
+        """Let holds of this scope reach `holdable`, for as long as the scope is open."""
+        self._holdables[holdable] = None
+        if self._held:
+            holdable.hold()
+
+    def close(self) -> None:
+        """The scope has ended; nothing in it remains to be cancelled."""
+        if self.closed:
+            return
+        for child in list(self._children):
+            child.cancel(f"{self.kind} ended")
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.parent is not None:
+            self.parent._children.pop(self, None)
+        for fn in list(self._on_cancel.values()):
+            fn(self.reason or f"{self.kind} ended")
+        self._on_cancel.clear()
+        self._holdables.clear()
+
+    @contextmanager
+    def activate(self) -> Iterator[None]:
+        """Code in the block belongs to this scope."""
+        token = _scope.set(self)
+        try:
+            yield
+        finally:
+            _scope.reset(token)
+
+
+class Hop(Scope):
+    """One method call on a chainlet. `timing` is its account, `current()` within the method's code is this."""
+
+    kind = "hop"
+
+    def __init__(self, parent: Scope, node: str, method: str, deadline: float | None) -> None:
+        super().__init__(parent, parent.clock, f"{next(_numbers):x}", deadline)
+        caller, turn = parent.hop, parent.turn
+        self.timing = Timing(
+            self.id,
+            caller.timing if caller else None,
+            parent.call.id,
+            turn.number if turn else 0,
+            node,
+            method,
+            self.clock.now(),
+        )
+
+    @contextmanager
+    def work(self, name: str) -> Iterator[None]:
+        """Name a stretch of the hop's own work, so that the account shows it and never calls it waiting."""
+        turn = self.turn
+        now = self.clock.now()
+        self.timing.begin_work(now)
+        work = Work(name, now, 0.0, turn.number if turn else 0)
+        try:
+            yield
+        finally:
+            self.timing.end_work(work, self.clock.now())
+
+    def worked(self, name: str, start: float, end: float) -> None:
+        """Name a stretch that is over (monotonic seconds): one that is known only afterwards, as an end of turn is."""
+        turn = self.turn
+        self.timing.works.append(Work(name, start, end, turn.number if turn else 0))
+
+
+class Played:
+    """How many milliseconds of each turn's reply the client says it has played."""
+
+    def __init__(self) -> None:
+        self._ms: dict[int, float] = {}
+        self._changed = asyncio.Event()
+
+    def report(self, turn: int, ms: float) -> None:
+        """The client has played `ms` of turn `turn`; a smaller figure than before is ignored."""
+        if ms > self._ms.get(turn, -1.0):
+            self._ms[turn] = ms
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def of(self, turn: int) -> float:
+        return self._ms.get(turn, 0.0)
+
+    async def reached(self, turn: int, ms: float) -> None:
+        """Return once the client has played `ms` of turn `turn`."""
+        while self.of(turn) < ms:
+            await self._changed.wait()
+
+
+class Call(Scope):
+    """One conversation. Holds what is true of all of it: tenant, priority, affinity, trace, what was played."""
+
+    kind = "call"
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        id: str | None = None,
+        tenant: str = "",
+        priority: Literal["interactive", "batch"] = "interactive",
+        affinity: str = "",
+        deadline: float | None = None,
+        traceparent: str | None = None,
+    ) -> None:
+        if priority not in ("interactive", "batch"):
+            raise SettingError(f"priority is {priority!r}", mend='write "interactive" or "batch"')
+        super().__init__(None, clock, id or secrets.token_hex(8), deadline)
+        self.tenant = tenant
+        self.priority = priority
+        self.affinity = affinity or self.id
+        self.trace_id, self.parent_span = _trace(traceparent)
+        self.opened = clock.now()
+        self.opened_wall = clock.wall()
+        self.played = Played()
+        self.turns: list[Turn] = []
+        self._watchers: list[Callable[[str, Turn], None]] = []
+
+    def new_turn(self, deadline_s: float | None = None) -> Turn:
+        """A new exchange: `async with call.new_turn() as turn: ...`. Its number is 1, 2, ... within the call."""
+        deadline = None if deadline_s is None else self.clock.now() + deadline_s
+        turn = Turn(self, len(self.turns) + 1, deadline)
+        self.turns.append(turn)
+        return turn
+
+    def watch(self, fn: Callable[[str, Turn], None]) -> Undo:
+        """Call `fn(event, turn)` on turn_started, turn_held, turn_resumed, turn_cancelled, turn_ended."""
+        self._watchers.append(fn)
+        return lambda: self._watchers.remove(fn)
+
+    def tell(self, event: str, turn: Turn) -> None:
+        for fn in list(self._watchers):
+            fn(event, turn)
+
+
+class Turn(Scope):
+    """One exchange. As an `async with` block it ends quietly when it is cancelled; ask `turn.cancelled` afterwards.
+
+    Tasks from `spawn` belong to it: a block that ends well waits for them, a cancelled one cancels them. A deadline
+    that passes raises DeadlineExceeded out of the block. `marks` are moments (monotonic seconds) by name.
+    """
+
+    kind = "turn"
+
+    def __init__(self, call: Call, number: int, deadline: float | None) -> None:
+        around = _scope.get(None)
+        parent = around if around is not None and not around.closed and _within(around, call) else call
+        super().__init__(parent, call.clock, f"{call.id}/{number}", deadline)
+        self.number = number
+        self.opened = call.clock.now()
+        self.marks: dict[str, float] = {}
+        self.ended: float = 0.0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._host: asyncio.Task[Any] | None = None
+        self._token: Token[Scope | None] | None = None
+        self._interrupted = False
+
+    def mark(self, name: str, at: float | None = None) -> None:
+        """Remember a moment, e.g. "speech_end" or "first_audio"; the first mark of a name stands."""
+        self.marks.setdefault(name, self.clock.now() if at is None else at)
+
+    def spawn(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `coro` beside the block, within this turn."""
+        with self.activate():
+            task = asyncio.ensure_future(coro)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self.cancelled:
+            task.cancel()
+        return task
+
+    def hold(self) -> None:
+        if not self.held and not self.closed:
+            super().hold()
+            self.call.tell("turn_held", self)
+
+    def resume(self) -> None:
+        if self.held and not self.closed:
+            super().resume()
+            self.call.tell("turn_resumed", self)
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        if self.cancelled or self.closed:
+            return
+        super().cancel(reason)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._host is not None:
+            self._interrupted = True
+            self._host.cancel()
+        self.call.tell("turn_cancelled", self)
+
+    async def __aenter__(self) -> Turn:
+        self._host = asyncio.current_task()
+        self._token = _scope.set(self)
+        self.arm()
+        self.call.tell("turn_started", self)
+        if self.cancelled and self._host is not None:
+            self._interrupted = True
+            self._host.cancel()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._token is not None and self._host is not None
+        try:
+            if error is None and not self.cancelled:
+                await self._finish_tasks()
+            elif error is not None and not self.cancelled:
+                Scope.cancel(
+                    self, "turn failed" if not isinstance(error, asyncio.CancelledError) else "task cancelled"
+                )
+        except asyncio.CancelledError as late:
+            if not self._interrupted:
+                Scope.cancel(self, "task cancelled")
+                raise
+            error = late
+        finally:
+            host, self._host = self._host, None
+            for task in self._tasks:
+                task.cancel()
+            _scope.reset(self._token)
+            self.ended = self.clock.now()
+            if not self.cancelled:
+                self.call.tell("turn_ended", self)
+            self.close()
+        ours = self._interrupted and host.uncancel() == 0
+        if ours and error is None:
+            await _absorb_cancel()
+        if (
+            ours
+            and self.reason.startswith(DEADLINE)
+            and (error is None or isinstance(error, asyncio.CancelledError))
+        ):
+            raise DeadlineExceeded(
+                f"turn {self.number} ran out of time", mend="give new_turn(deadline_s=...) more seconds"
+            ) from None
+        return ours and isinstance(error, asyncio.CancelledError)
+
+    async def _finish_tasks(self) -> None:
+        while self._tasks:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                if not task.cancelled() and task.exception() is not None:
+                    raise task.exception()  # type: ignore[misc]
+
+
+async def _absorb_cancel() -> None:
+    """Take a cancel that was asked for but had no await to land on."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        pass
+
+
+_scope: ContextVar[Scope | None] = ContextVar("chains_scope", default=None)
+_numbers = itertools.count(1)
+
+
+def current() -> Scope:
+    """The scope of the running code: a hop within a chainlet's method. Raises NotFound outside of a call."""
+    scope = _scope.get(None)
+    if scope is None:
+        raise NotFound(
+            "this code runs outside of a call", mend="open one: async with runtime.open_call() as call"
+        )
+    return scope
+
+
+def current_or_none() -> Scope | None:
+    return _scope.get(None)
+
+
+def _within(scope: Scope, call: Call) -> bool:
+    above: Scope | None = scope
+    while above is not None:
+        if above is call:
+            return True
+        above = above.parent
+    return False
+
+
+def _trace(traceparent: str | None) -> tuple[str, str]:
+    """Trace id (32 hex digits) and parent span id from a W3C traceparent; a new trace when there is none or it is bad."""
+    parts = (traceparent or "").split("-")
+    if len(parts) == 4 and len(parts[1]) == 32 and len(parts[2]) == 16:
+        try:
+            if int(parts[1], 16) and int(parts[2], 16):
+                return parts[1].lower(), parts[2].lower()
+        except ValueError:
+            pass
+    return secrets.token_hex(16), ""
