@@ -11,10 +11,12 @@ from pathlib import Path
 
 STEPS = {
     "Collecting": "looking up",
+    "Processing": "taking",
     "Downloading": "downloading",
     "Installing collected": "unpacking, a minute or so",
     "Successfully installed": "installed",
 }
+PACKAGE = ("Collecting", "Processing")  # pip says one of them for each
 MILESTONES = ("Installing collected", "Successfully installed")
 
 
@@ -29,13 +31,13 @@ def main() -> None:
             start = next((start for start in STEPS if line.startswith(start)), None)
             if start is None:
                 continue
-            packages += start == "Collecting"
-            name = "" if start in MILESTONES else line.split()[1][:50]
+            packages += start in PACKAGE
+            name = "" if start in MILESTONES else line.split()[1].rpartition("/")[2][:50]
             seconds = time.monotonic() - started
             shown = f"  {seconds:4.0f} s  {packages} packages  {STEPS[start]} {name}".rstrip()
             if terminal:
                 print(f"\r\033[K{shown}", end="", flush=True)
-            elif start in MILESTONES or (start == "Collecting" and packages % 20 == 0):
+            elif start in MILESTONES or (start in PACKAGE and packages % 20 == 0):
                 print(shown, flush=True)
     if terminal:
         print()
