@@ -6,7 +6,6 @@ header of 16 bytes. docs/protocol.md is the page from which a client in another 
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -127,7 +126,7 @@ def encode_client(frame: ClientFrame) -> str:
     return _encoder.encode(frame).decode()
 
 
-def encode_server(kind: str, **fields: Any) -> str:
+def encode_server(kind: str, /, **fields: Any) -> str:
     """A text frame of the server: `encode_server("clear", turn=3)`."""
     return _encoder.encode({"type": kind, **fields}).decode()
 
@@ -269,17 +268,12 @@ def _padded(text: bytes) -> bytes:
 # -- values as JSON
 
 _MESSAGES: Final[dict[str, type[Any]]] = {"text": Text, "tokens": Tokens, "control": Control}
-_KIND_CLASSES: Final[tuple[tuple[str, type[Any]], ...]] = (
-    *_MESSAGES.items(),
-    ("audio", Audio),
-    ("tensor", Tensor),
-)
 
 
 def kind_of(value: Value) -> str:
-    """The `kind` of an item: "text", "tokens", "control", "audio", "tensor", or "value" for anything else."""
-    for kind, cls in _KIND_CLASSES:
-        if isinstance(value, cls):
+    """The `kind` of a JSON item: "text", "tokens", "control", or "value" for anything that is no message."""
+    for kind, cls in _MESSAGES.items():
+        if type(value) is cls:
             return kind
     return "value"
 
@@ -294,30 +288,10 @@ def from_kind(kind: str, value: Any) -> Value:
             raise ProtocolError(
                 f"this is no {kind} item: {error}", mend="see the kinds in docs/protocol.md"
             ) from None
-    if kind == "audio":
-        return _audio_from_json(value)
-    if kind in ("", "value", "tensor"):
+    if kind in ("", "value"):
         return value
-    known = ", ".join((*_MESSAGES, "audio", "value"))
+    known = ", ".join((*_MESSAGES, "value"))
     raise ProtocolError(f"item kind {kind!r} is not known", mend=f"use one of {known}, or leave it out")
-
-
-def _audio_from_json(value: Any) -> Audio:
-    try:
-        pcm = base64.b64decode(value["pcm"], validate=True)
-        return Audio(
-            Audio.from_bytes(pcm, value["rate"]).pcm,
-            value["rate"],
-            value.get("turn", 0),
-            value.get("text", ""),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProtocolError(
-            f"this is no audio item: {type(error).__name__}",
-            mend='write {"rate": 16000, "pcm": "<base64 of 16-bit little-endian samples>"}',
-        ) from None
-    except ChainsError as error:
-        raise ProtocolError(f"this is no audio item: {error.message}", mend=error.mend) from None
 
 
 # -- errors

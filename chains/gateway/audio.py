@@ -81,7 +81,7 @@ def _refuse_truncated(data: bytes, name: str) -> None:
 
 
 def write_wav(path: str | Path, pcm: NDArray[np.int16], rate: int) -> None:
-    """16-bit wav; `pcm` of shape (samples,) or (samples, channels). Raises MediaError when it cannot be written."""
+    """16-bit wav; `pcm` of shape (samples,) or (samples, channels). MediaError if it cannot be written."""
     try:
         soundfile.write(str(path), pcm, rate, format="WAV", subtype="PCM_16")
     except (soundfile.LibsndfileError, OSError) as error:
@@ -150,7 +150,8 @@ class Resampler:
             self._skip -= skipped
             samples = samples[skipped:]
         out = self._stream.resample_chunk(samples, last=last)
-        return np.clip(np.rint(out), -32768, 32767).astype(np.int16)
+        clipped: NDArray[np.int16] = np.clip(np.rint(out), -32768, 32767).astype(np.int16)
+        return clipped
 
 
 def _low_pass(rate: int, to: int) -> NDArray[np.float32]:
@@ -161,4 +162,5 @@ def _low_pass(rate: int, to: int) -> NDArray[np.float32]:
     at = np.arange(-half, half + 1)
     cutoff = 0.86 * to / rate
     taps = np.sinc(cutoff * at) * np.hamming(len(at))
-    return (taps / taps.sum()).astype(np.float32)
+    normed: NDArray[np.float32] = (taps / taps.sum()).astype(np.float32)
+    return normed
