@@ -1,0 +1,142 @@
+"""Settings of a chainlet and of a use of it. Each checks itself when made: SettingError says what to write."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from chains.errors import SettingError
+
+_UNITS = {
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one replica needs: CPU cores, memory ("2GiB"), a kind of GPU ("L4") and how many of it, fractions allowed.
+
+    A named `gpu` without `gpus` means one.
+    """
+
+    cpu: float = 1.0
+    memory: str = ""
+    gpu: str = ""
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        _number(self, "cpu", self.cpu, 0.0, "cores, e.g. cpu=0.5")
+        _number(self, "gpus", self.gpus, 0.0, "GPUs, fractions allowed, e.g. gpus=0.5")
+        _text(self, "memory", self.memory, 'memory="2GiB"')
+        _text(self, "gpu", self.gpu, 'gpu="L4"')
+        if self.memory and not _MEMORY.fullmatch(self.memory):
+            raise SettingError(
+                f"Resources(memory={self.memory!r}) is no amount of memory", mend='write a number and a unit, e.g. memory="2GiB"'
+            )
+        if self.gpu and not self.gpus:
+            object.__setattr__(self, "gpus", 1.0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory` in bytes; 0 where none is asked for."""
+        found = _MEMORY.fullmatch(self.memory)
+        return int(float(found[1]) * _UNITS[found[2]]) if found else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """How many replicas: between `min` and `max`, aiming at `target_streams` active turns a replica and `target_wait_ms`
+    of queueing; `up_delay` and `down_delay` are seconds a need must last, `spares` replicas stand warm beyond it.
+    """
+
+    min: int = 1
+    max: int = 1
+    target_streams: float = 8.0
+    target_wait_ms: float = 100.0
+    up_delay: float = 2.0
+    down_delay: float = 30.0
+    spares: int = 0
+
+    def __post_init__(self) -> None:
+        _whole(self, "min", self.min, 0)
+        _whole(self, "max", self.max, 1)
+        _whole(self, "spares", self.spares, 0)
+        _number(self, "target_streams", self.target_streams, 0.0, "turns per replica, e.g. target_streams=8", above=True)
+        _number(self, "target_wait_ms", self.target_wait_ms, 0.0, "milliseconds, e.g. target_wait_ms=100", above=True)
+        _number(self, "up_delay", self.up_delay, 0.0, "seconds, e.g. up_delay=2")
+        _number(self, "down_delay", self.down_delay, 0.0, "seconds, e.g. down_delay=30")
+        if self.min > self.max:
+            raise SettingError(
+                f"Autoscaling(min={self.min}, max={self.max}) has its least above its most",
+                mend=f"write Autoscaling(min={self.min}, max={self.min}) or more",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Hard caps of one replica: calls running at once, and calls waiting; what comes on top is refused at once."""
+
+    running: int = 32
+    queued: int = 64
+
+    def __post_init__(self) -> None:
+        _whole(self, "running", self.running, 1)
+        _whole(self, "queued", self.queued, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How a use of a chainlet calls it. Seconds, or None for no limit.
+
+    `timeout` until a unary result; of a stream `first` until its first item and `idle` between items; `retries` are
+    FURTHER attempts after the first; `window` is the bytes of credit per stream and direction.
+    """
+
+    timeout: float | None = 60.0
+    first: float | None = None
+    idle: float | None = None
+    retries: int = 1
+    window: int = 262_144
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "first", "idle"):
+            value = getattr(self, name)
+            if value is not None:
+                _number(self, name, value, 0.0, f"seconds, e.g. {name}=2.0, or None for no limit", above=True)
+        _whole(self, "retries", self.retries, 0)
+        _whole(self, "window", self.window, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """Calls are gathered into one of up to `size`; the first of them waits at most `wait_ms` for the others."""
+
+    size: int = 8
+    wait_ms: float = 5.0
+
+    def __post_init__(self) -> None:
+        _whole(self, "size", self.size, 1)
+        _number(self, "wait_ms", self.wait_ms, 0.0, "milliseconds, e.g. wait_ms=5")
+
+
+def _number(spec: Any, name: str, value: object, least: float, write: str, *, above: bool = False) -> None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or (value <= least if above else value < least):  # type: ignore[operator]
+        _refuse(spec, name, value, f"a number {'above' if above else 'of at least'} {least:g}", f"write {write}")
+
+
+def _whole(spec: Any, name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        _refuse(spec, name, value, f"a whole number of at least {least}", f"write e.g. {name}={max(least, 1)}")
+
+
+def _text(spec: Any, name: str, value: object, write: str) -> None:
+    if not isinstance(value, str):
+        _refuse(spec, name, value, "text", f"write e.g. {write}")
+
+
+def _refuse(spec: Any, name: str, value: object, wanted: str, write: str) -> None:
+    raise SettingError(f"{type(spec).__name__}({name}={value!r}) is not {wanted}", mend=write)

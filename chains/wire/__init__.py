@@ -1,0 +1,1 @@
+"""How values and calls cross a process boundary."""
