@@ -50,8 +50,8 @@ class VadSettings:
             ("threshold", 0.01, 0.99),
             ("hysteresis", 0.0, self.threshold),
             ("min_speech_ms", 0, 2_000),
-            ("maybe_end_ms", 0, self.end_ms),
             ("end_ms", FRAME_MS, 10_000),
+            ("maybe_end_ms", 0, self.end_ms),
             ("prefix_ms", 0, 2_000),
             ("forget_ms", 1_000, 3_600_000),
         ):
