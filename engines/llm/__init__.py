@@ -1,0 +1,1 @@
+"""Language models: from messages to streamed text, typed results and choices."""
