@@ -1,45 +1,24 @@
-"""The client SDK: call a served chain from another process, with typed items, credit and errors as in-process.
-
-    async with connect("ws://127.0.0.1:8000") as client:
-        async with client.call("run", audio=frames()) as call:
-            async for item in call:
-                ...
-
-`connect_sync` is the same for code without an event loop.
-"""
+"""The client for code with an event loop: typed items, credit both ways, errors as in-process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Self
 
 import httpx
 import msgspec
 import numpy as np
 from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as open_websocket
-from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
+from websockets.exceptions import ConnectionClosed
 
 from chains import protocol
+from chains.client.reach import CALL_PATH, address, bad_url, broke_off, dial, refused, unreachable
 from chains.dsl.values import dump_array
-from chains.errors import (
-    Cancelled,
-    InvalidValue,
-    NotFound,
-    ProtocolError,
-    SettingError,
-    Unauthenticated,
-    Unavailable,
-)
-
-T = TypeVar("T")
-_CALL_PATH = "/v1/call"
+from chains.errors import Cancelled, InvalidValue, ProtocolError, Unavailable
 
 
 def connect(
@@ -51,10 +30,10 @@ def connect(
     window: int | None = protocol.DEFAULT_WINDOW,
     timeout: float = 10.0,
 ) -> Client:
-    """A client of the gateway at `url` (ws://, wss://, http:// or https://; a path /v1/call/METHOD names the default).
+    """A client of the gateway at `url` (ws://, http://, ...; a path /v1/call/METHOD names the default method).
 
-    `rate` and `encoding` say how audio is to arrive (and how it is sent: mu-law halves it), `window` how many bytes of
-    items may wait here, `timeout` how many seconds opening a connection may take.
+    `rate` and `encoding` say how audio is to arrive (and `encoding` also how it is sent: mu-law halves it),
+    `window` how many bytes of items may wait here, `timeout` how many seconds a connection may take to open.
     """
     return Client(url, key, protocol.AudioFormat(rate, encoding), window, timeout)
 
@@ -65,7 +44,7 @@ class Client:
     def __init__(
         self, url: str, key: str, audio: protocol.AudioFormat, window: int | None, timeout: float
     ) -> None:
-        self.base, self.method = _address(url)
+        self.base, self.method = address(url)
         self.audio, self.window, self.timeout, self.key = audio, window, timeout, key
         self.headers = {"authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.AsyncClient(
@@ -87,7 +66,7 @@ class Client:
 
     async def invoke(self, method: str = "", /, **arguments: Any) -> Any:
         """One result over HTTP, as plain JSON; of a method that streams, the list of its items."""
-        path = f"{_CALL_PATH}/{method or self.method}".rstrip("/")
+        path = f"{CALL_PATH}/{method or self.method}".rstrip("/")
         response = await self._request("POST", path, _encoded(arguments))
         if "ndjson" not in response.headers.get("content-type", ""):
             return msgspec.json.decode(response.content)["result"]
@@ -119,16 +98,16 @@ class Client:
         try:
             response = await self._http.request(verb, path, content=body, headers=headers)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol):
-            raise _bad_url(self.base) from None
+            raise bad_url(self.base) from None
         except httpx.HTTPError as error:
-            raise _unreachable(self.base, error) from None
+            raise unreachable(self.base, error) from None
         if response.status_code not in (200, fine):
-            raise _refused(response.status_code, response.content, self.base)
+            raise refused(response.status_code, response.content, self.base)
         return response
 
 
 class ClientCall:
-    """One call: an async iterator of its items (Audio, Text, Tokens, Tensor, Control, arrays, bytes or plain JSON).
+    """One call; iterates its items: Audio, Text, Tokens, Tensor, Control, arrays, bytes or plain JSON.
 
     What the call ends with is raised as the type it has there: chains.errors, a builtin, or RemoteError.
     """
@@ -155,8 +134,8 @@ class ClientCall:
 
     async def __aenter__(self) -> Self:
         client = self._client
-        path = f"{_CALL_PATH}/{self._method}" if self._method else _CALL_PATH
-        self._socket = await _dial(client, client.base.replace("http", "ws", 1) + path)
+        path = f"{CALL_PATH}/{self._method}" if self._method else CALL_PATH
+        self._socket = await dial(client.base, path, client.headers, client.timeout)
         try:
             arguments = msgspec.json.decode(_encoded(self._arguments))
             frame = protocol.Open(arguments=arguments, audio=client.audio, window=client.window)
@@ -172,7 +151,7 @@ class ClientCall:
         try:
             first = protocol.decode_server(await self._socket.recv())
         except ConnectionClosed as closed:
-            raise _broke_off(closed) from None
+            raise broke_off(closed) from None
         if first["type"] != "opened":
             raise self._terminal(first) or ProtocolError(
                 f"the server began with a {first['type']} frame",
@@ -223,7 +202,7 @@ class ClientCall:
         return last
 
     def watch(self, fn: Callable[[str, int], None]) -> None:
-        """Call `fn(event, turn)`: "clear" (drop what is unplayed of it), "started", "held", "resumed", "ended"."""
+        """Call `fn(event, turn)`: "clear" (drop what is unplayed), "started", "held", "resumed", "ended"."""
         self._watchers.append(fn)
 
     async def _give_credit(self, size: int) -> None:
@@ -240,7 +219,7 @@ class ClientCall:
             while self._end is None:
                 self._on_frame(await self._socket.recv())
         except ConnectionClosed as closed:
-            self._finish(_broke_off(closed))
+            self._finish(broke_off(closed))
         except Exception as error:
             self._finish(error)
 
@@ -315,7 +294,7 @@ class ClientCall:
         try:
             await self._socket.send(frame)
         except ConnectionClosed as closed:
-            raise _broke_off(closed) from None
+            raise broke_off(closed) from None
 
     async def _feed(self, index: int, items: Any) -> None:
         try:
@@ -379,69 +358,3 @@ def _foreign(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} is not plain data")
-
-
-# -- where the gateway is, and what may be wrong with it
-
-
-def _address(url: str) -> tuple[str, str]:
-    """(http base, default method) of a URL. Raises SettingError for one that is none."""
-    parts = urlsplit(url if "://" in url else f"ws://{url}")
-    scheme = {"ws": "http", "wss": "https", "http": "http", "https": "https"}.get(parts.scheme)
-    if scheme is None or not parts.netloc or not parts.hostname:
-        raise _bad_url(url)
-    prefix, found, method = parts.path.partition(_CALL_PATH)
-    return f"{scheme}://{parts.netloc}{prefix.rstrip('/')}", method.strip("/") if found else ""
-
-
-def _bad_url(url: str) -> SettingError:
-    return SettingError(
-        f"{url!r} is no address of a gateway", mend="write ws://127.0.0.1:8000 or https://host"
-    )
-
-
-async def _dial(client: Client, uri: str) -> ClientConnection:
-    try:
-        return await open_websocket(
-            uri,
-            additional_headers=client.headers,
-            max_size=None,
-            compression=None,
-            open_timeout=client.timeout,
-            close_timeout=2,
-        )
-    except InvalidURI:
-        raise _bad_url(uri) from None
-    except InvalidStatus as error:
-        raise _refused(error.response.status_code, error.response.body or b"", client.base) from None
-    except (OSError, TimeoutError, WebSocketException) as error:
-        raise _unreachable(client.base, error) from None
-
-
-def _unreachable(base: str, error: Exception) -> Unavailable:
-    if isinstance(error, TimeoutError | httpx.TimeoutException):
-        return Unavailable(
-            f"{base} does not answer in time", mend="is the machine up? Raise timeout= if it is slow"
-        )
-    return Unavailable(
-        f"nothing answers at {base}", mend="start it with `chains run FILE`, or check host and port"
-    )
-
-
-def _refused(status: int, body: bytes, base: str) -> BaseException:
-    try:
-        return protocol.error_from(msgspec.json.decode(body)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        pass
-    if status in (401, 403):
-        return Unauthenticated(
-            f"{base} refused with HTTP {status}", mend="give key=, and list the page's origin"
-        )
-    if status == 404:
-        return NotFound(f"there is no gateway at {base} (HTTP 404)", mend="check the path of the URL")
-    return Unavailable(f"{base} answered HTTP {status}", mend="is this a Chains gateway, and is it up?")
-
-
-def _broke_off(closed: ConnectionClosed) -> Unavailable:
-    reason = f" ({closed.rcvd.code} {closed.rcvd.reason})".replace(" )", ")") if closed.rcvd else ""
-    return Unavailable(f"the connection broke off{reason}", mend="call again")
