@@ -10,50 +10,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from chains.errors import Cancelled, ChainsError, DeadlineExceeded, NotFound, SettingError
+from chains.timing import Clock, Timer, Timing, Work
 
 T = TypeVar("T")
 Undo = Callable[[], None]
 DEADLINE = "deadline"
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """Where time comes from: injected, so that tests need not wait."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        ...
-
-    def wall(self) -> float:
-        """Seconds since 1970."""
-        ...
-
-    def call_at(self, when: float, fn: Callable[[], None]) -> Timer:
-        """Run `fn` on the loop when `now()` reaches `when`."""
-        ...
-
-
-class LoopClock:
-    """The real time, with the running event loop's timers."""
-
-    now = staticmethod(time.monotonic)
-    wall = staticmethod(time.time)
-
-    def call_at(self, when: float, fn: Callable[[], None]) -> Timer:
-        return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), fn)
 
 
 class Holdable(Protocol):
@@ -61,127 +29,6 @@ class Holdable(Protocol):
 
     def hold(self) -> None: ...
     def resume(self) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Wait:
-    """A stretch of time (monotonic seconds) in which a hop waited: on another hop, for its input, or for credit."""
-
-    start: float
-    end: float
-    kind: Literal["hop", "input", "credit"]
-    on: Timing | None
-    turn: int
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """A named stretch of a hop's own work: a decode, a search. Monotonic seconds."""
-
-    name: str
-    start: float
-    end: float
-    turn: int
-
-
-RECENT = 4096
-
-
-@dataclass(slots=True, eq=False)
-class Timing:
-    """When things happened on one hop (monotonic seconds), and how its wall time divides.
-
-    The parts (serialise, wire, queue, compute, wait) add up to the caller's elapsed time: see `parts`.
-    """
-
-    id: str
-    parent: Timing | None
-    call: str
-    turn: int
-    node: str
-    method: str
-    opened: float
-    replica: str = ""
-    received: float = 0.0
-    accepted: float = 0.0
-    first_item: float = 0.0
-    ended: float = 0.0
-    closed: float = 0.0
-    outcome: str = ""
-    error: str = ""
-    attempts: int = 1
-    items_in: int = 0
-    items_out: int = 0
-    bytes_out: int = 0
-    serialise: float = 0.0
-    waited: float = 0.0
-    waits: deque[Wait] = field(default_factory=lambda: deque(maxlen=RECENT))
-    works: deque[Work] = field(default_factory=lambda: deque(maxlen=RECENT))
-    open_waits: list[Wait] = field(default_factory=list)
-    open_works: int = 0
-    _since: float = 0.0
-
-    @property
-    def label(self) -> str:
-        return f"{self.node}.{self.method}"
-
-    def begin_wait(
-        self, now: float, kind: Literal["hop", "input", "credit"], on: Timing | None, turn: int
-    ) -> Wait:
-        """The hop's code begins to wait; give the Wait to `end_wait`."""
-        wait = Wait(now, 0.0, kind, on, turn)
-        if not self.open_waits and not self.open_works:
-            self._since = now
-        self.open_waits.append(wait)
-        return wait
-
-    def end_wait(self, wait: Wait, now: float) -> None:
-        wait.end = now
-        self.open_waits.remove(wait)
-        if not self.ended:
-            if not self.open_waits and not self.open_works:
-                self.waited += now - self._since
-            self.waits.append(wait)
-
-    def begin_work(self, now: float) -> None:
-        if self.open_waits and not self.open_works:
-            self.waited += now - self._since
-        self.open_works += 1
-
-    def end_work(self, work: Work, now: float) -> None:
-        work.end = now
-        self.open_works -= 1
-        if self.open_waits and not self.open_works:
-            self._since = now
-        self.works.append(work)
-
-    def finish(self, now: float, outcome: str, error: str = "") -> None:
-        """The callee's side has ended; what was still waiting stops counting here."""
-        if self.ended:
-            return
-        if self.open_waits and not self.open_works:
-            self.waited += now - self._since
-        for wait in self.open_waits:
-            self.waits.append(Wait(wait.start, now, wait.kind, wait.on, wait.turn))
-        self.ended, self.closed, self.outcome, self.error = now, now, outcome, error
-        self.received = self.received or now
-        self.accepted = self.accepted or now
-
-    def parts(self, now: float | None = None) -> dict[str, float]:
-        """Seconds by part; their sum is exactly `closed - opened` (of a hop that goes on: until `now`)."""
-        ended = self.ended or (now if now is not None else self.opened)
-        closed = self.closed or ended
-        received = self.received or closed
-        accepted = self.accepted or ended
-        total = closed - self.opened
-        queue = max(0.0, accepted - received)
-        wait = self.waited
-        if not self.ended and self.open_waits and not self.open_works:
-            wait += ended - self._since
-        wire = max(0.0, total - max(0.0, ended - received))
-        serialise = min(self.serialise, max(0.0, total - queue - wait - wire))
-        compute = total - queue - wait - wire - serialise
-        return {"serialise": serialise, "wire": wire, "queue": queue, "compute": compute, "wait": wait}
 
 
 class Scope:
@@ -193,6 +40,7 @@ class Scope:
         self.parent = parent
         self.clock = clock
         self.id = id
+        self.deadline: float | None
         if parent is not None and parent.deadline is not None:
             deadline = parent.deadline if deadline is None else min(deadline, parent.deadline)
         self.deadline = deadline
@@ -217,9 +65,7 @@ class Scope:
             if isinstance(scope, Call):
                 return scope
             scope = scope.parent
-        raise NotFound(
-            "this code runs outside of a call", mend="open one: async with runtime.open_call() as call"
-        )
+        raise NotFound("this code runs outside of a call", mend="open one: async with runtime.open_call() as call")
 
     @property
     def turn(self) -> Turn | None:
@@ -248,9 +94,8 @@ class Scope:
     def error(self) -> ChainsError:
         """What somebody outside is told of the cancel: DeadlineExceeded when time ran out, else Cancelled."""
         if self.reason.startswith(DEADLINE):
-            return DeadlineExceeded(
-                f"{self.kind} {self.id} ran out of time", mend="give it more, or ask for less"
-            )
+            what = self.reason.partition(": ")[2] or f"the {self.kind} ran out of time"
+            return DeadlineExceeded(what, mend="give it more time, or ask for less")
         return Cancelled(self.reason or "cancelled")
 
     def remaining(self) -> float | None:
@@ -258,7 +103,7 @@ class Scope:
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.now())
 
     def arm(self, what: str = "") -> None:
-        """Cancel by itself when the deadline passes; `what` is then the message. A parent covers a deadline of its own."""
+        """Cancel by itself when the deadline passes, with `what` as the message. A parent watches one it handed down."""
         inherited = self.parent is not None and self.deadline == self.parent.deadline
         if self.deadline is not None and not inherited and not self.closed:
             reason = f"{DEADLINE}: {what}" if what else DEADLINE
@@ -352,7 +197,7 @@ class Hop(Scope):
     def __init__(self, parent: Scope, node: str, method: str, deadline: float | None) -> None:
         super().__init__(parent, parent.clock, f"{next(_numbers):x}", deadline)
         caller, turn = parent.hop, parent.turn
-        self.timing = Timing(
+        self.timing: Timing = Timing(
             self.id,
             caller.timing if caller else None,
             parent.call.id,
@@ -524,9 +369,7 @@ class Turn(Scope):
             if error is None and not self.cancelled:
                 await self._finish_tasks()
             elif error is not None and not self.cancelled:
-                Scope.cancel(
-                    self, "turn failed" if not isinstance(error, asyncio.CancelledError) else "task cancelled"
-                )
+                Scope.cancel(self, "turn failed" if not isinstance(error, asyncio.CancelledError) else "task cancelled")
         except asyncio.CancelledError as late:
             if not self._interrupted:
                 Scope.cancel(self, "task cancelled")
@@ -544,11 +387,7 @@ class Turn(Scope):
         ours = self._interrupted and host.uncancel() == 0
         if ours and error is None:
             await _absorb_cancel()
-        if (
-            ours
-            and self.reason.startswith(DEADLINE)
-            and (error is None or isinstance(error, asyncio.CancelledError))
-        ):
+        if ours and self.reason.startswith(DEADLINE) and (error is None or isinstance(error, asyncio.CancelledError)):
             raise DeadlineExceeded(
                 f"turn {self.number} ran out of time", mend="give new_turn(deadline_s=...) more seconds"
             ) from None
@@ -578,9 +417,7 @@ def current() -> Scope:
     """The scope of the running code: a hop within a chainlet's method. Raises NotFound outside of a call."""
     scope = _scope.get(None)
     if scope is None:
-        raise NotFound(
-            "this code runs outside of a call", mend="open one: async with runtime.open_call() as call"
-        )
+        raise NotFound("this code runs outside of a call", mend="open one: async with runtime.open_call() as call")
     return scope
 
 
@@ -598,7 +435,7 @@ def _within(scope: Scope, call: Call) -> bool:
 
 
 def _trace(traceparent: str | None) -> tuple[str, str]:
-    """Trace id (32 hex digits) and parent span id from a W3C traceparent; a new trace when there is none or it is bad."""
+    """Trace id (32 hex digits) and parent span id of a W3C traceparent; a new trace when it is missing or bad."""
     parts = (traceparent or "").split("-")
     if len(parts) == 4 and len(parts[1]) == 32 and len(parts[2]) == 16:
         try:

@@ -228,7 +228,7 @@ def describe(error: BaseException, hop: str) -> ErrorDetail:
 
 
 def revive(detail: ErrorDetail, raises: Iterable[type[BaseException]] = ()) -> BaseException:
-    """The error as the caller sees it: the original type if it is ours, a builtin or listed in `raises`, else RemoteError."""
+    """The error as its caller sees it: of the original type if ours, a builtin or in `raises`, else RemoteError."""
     error = _original(detail, raises)
     if error is None:
         return RemoteError(detail.type_name, detail.message, detail.frames)

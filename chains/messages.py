@@ -30,7 +30,7 @@ class Audio:
     text: str = ""
 
     def __post_init__(self) -> None:
-        pcm = self.pcm
+        pcm: Any = self.pcm
         if not isinstance(pcm, np.ndarray) or pcm.dtype != np.int16 or pcm.ndim != 1:
             found = f"{pcm.dtype} of shape {pcm.shape}" if isinstance(pcm, np.ndarray) else type(pcm).__name__
             raise InvalidValue(
@@ -44,9 +44,7 @@ class Audio:
             object.__setattr__(self, "pcm", view)
 
     @classmethod
-    def from_float(
-        cls, samples: NDArray[np.floating[Any]], rate: int, *, turn: int = 0, text: str = ""
-    ) -> Audio:
+    def from_float(cls, samples: NDArray[np.floating[Any]], rate: int, *, turn: int = 0, text: str = "") -> Audio:
         """From float samples in [-1, 1], shape (samples,); what lies outside is clipped, NaN becomes silence."""
         scaled = np.nan_to_num(np.asarray(samples, np.float32)) * 32767.0
         return cls(np.clip(scaled, -32768, 32767).astype(np.int16), rate, turn, text)
@@ -107,7 +105,8 @@ class Tensor:
     turn: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.data, np.ndarray) or self.data.dtype.hasobject:
+        data: Any = self.data
+        if not isinstance(data, np.ndarray) or data.dtype.hasobject:
             raise InvalidValue(
                 f"Tensor.data is {type(self.data).__name__}", mend="give a numpy array without Python objects"
             )

@@ -1,0 +1,271 @@
+"""One try of a hop on one replica, and the streams that go into it.
+
+An input stream is borrowed: the callee reads it, and when the callee ends only the reading stops. What the callee did
+not take stays where it is, for whoever reads next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Protocol
+
+from chains.call import Hop, Scope, current_or_none
+from chains.channel import Channel, End
+from chains.dsl.signature import Checker, Method
+from chains.errors import Cancelled, InvalidValue
+from chains.timing import Timing
+
+Transfer = Callable[[Any, Checker, Timing], Any]
+
+
+def by_reference(value: Any, checker: Checker, timing: Timing) -> Any:
+    """In one process values pass as they are: nothing is copied."""
+    return value
+
+
+def through_codec(value: Any, checker: Checker, timing: Timing) -> Any:
+    """As on the wire: encoded to bytes and decoded by the receiver's annotation. The cost counts as serialise."""
+    from chains.wire.codec import decode, encode
+
+    start = time.monotonic()
+    encoded = encode(value, checker)
+    result = decode(encoded.header, [memoryview(bytes(b)) for b in encoded.buffers], checker)
+    timing.serialise += time.monotonic() - start
+    return result
+
+
+class Source(Protocol):
+    """A stream that can be lent: it has items, and says which hop (if any) produces them."""
+
+    producer: Timing | None
+
+    def ready(self) -> bool: ...
+    def take(self) -> Any: ...
+    async def next(self) -> Any: ...
+
+
+class Pump:
+    """Makes a stream of the caller's own (a generator, a websocket) lendable: its code runs in the caller's scope.
+
+    It starts at the first read, and stops with the scope that made it.
+    """
+
+    def __init__(self, items: AsyncIterator[Any], scope: Scope, window: int, forget: Callable[[], None]) -> None:
+        hop = scope.hop
+        self.producer = hop.timing if hop else None
+        self._items = items
+        self._scope = scope
+        self._channel: Channel[Any] = Channel(window)
+        self._task: asyncio.Task[None] | None = None
+        self._forget = forget
+        self._undo = scope.on_cancel(self._stop)
+
+    def ready(self) -> bool:
+        return self._channel.ready()
+
+    def take(self) -> Any:
+        return self._channel.take()
+
+    async def next(self) -> Any:
+        if self._task is None and self._channel.ended is None:
+            with self._scope.activate():
+                self._task = asyncio.ensure_future(self._run())
+        return await self._channel.receive()
+
+    def _stop(self, reason: str) -> None:
+        self._forget()
+        self._channel.cancel(reason)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            async for item in self._items:
+                await self._channel.send(item)
+        except (asyncio.CancelledError, Cancelled):
+            self._channel.cancel("the stream's maker has ended")
+        except Exception as error:
+            self._channel.end(End("error", error=error))
+        else:
+            self._channel.end()
+        finally:
+            self._undo()
+            self._forget()
+            aclose = getattr(self._items, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+
+class ChannelSource:
+    """A Channel that user code made, lent as it is."""
+
+    def __init__(self, channel: Channel[Any]) -> None:
+        self.producer: Timing | None = None
+        self._channel = channel
+        self.ready = channel.ready
+        self.take = channel.take
+
+    async def next(self) -> Any:
+        return await self._channel.receive()
+
+
+class Attempt:
+    """A hop on its way into a replica. `gone` means that the replica went away under it."""
+
+    __slots__ = ("_open_inputs", "accepted", "consumed", "delivered", "gone", "hop", "inputs", "method", "out", "task",
+                 "transfer", "values")  # fmt: skip
+
+    def __init__(
+        self, hop: Hop, method: Method, values: dict[str, Any], out: Channel[Any] | None, transfer: Transfer
+    ) -> None:
+        self.hop = hop
+        self.method = method
+        self.values = values
+        self.out = out
+        self.transfer = transfer
+        self.inputs: list[Input] = []
+        self.accepted = self.consumed = self.delivered = self.gone = False
+        self.task: asyncio.Task[Any] | None = None
+        self._open_inputs = 0
+
+    def lend(self, name: str, source: Source, checker: Checker, via: Attempt | None) -> Input:
+        """The stream argument `name` as the callee will see it."""
+        stream = Input(self, source, checker, f"{self.method.label}({name})", via)
+        self.inputs.append(stream)
+        self._open_inputs += 1
+        self.values[name] = stream
+        return stream
+
+    def input_ended(self) -> bool:
+        """One input is exhausted; True when it was the last."""
+        self._open_inputs -= 1
+        return self._open_inputs == 0
+
+    def may_retry(self) -> bool:
+        """The contract's rule: not accepted, or idempotent with nothing consumed and nothing delivered."""
+        return not self.accepted or (self.method.idempotent and not self.consumed and not self.delivered)
+
+
+class Input(AsyncIterator[Any]):
+    """A borrowed stream, as the callee's code sees it. Each item is checked against the parameter's annotation."""
+
+    __slots__ = ("_attempt", "_checker", "_ended", "_via", "_where", "on_ended", "source")
+
+    def __init__(self, attempt: Attempt, source: Source, checker: Checker, where: str, via: Attempt | None) -> None:
+        self._attempt = attempt
+        self._checker = checker
+        self._where = where
+        self._via = via
+        self._ended = False
+        self.source = source
+        self.on_ended: Callable[[], None] | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        return self._attempt
+
+    def __aiter__(self) -> Input:
+        return self
+
+    async def __anext__(self) -> Any:
+        source, hop = self.source, self._attempt.hop
+        if hop.reason:
+            raise hop.error()
+        try:
+            if source.ready():
+                item = source.take()
+            else:
+                item = await self._wait(source, hop)
+        except StopAsyncIteration:
+            if not self._ended:
+                self._ended = True
+                if self._attempt.input_ended() and self.on_ended is not None:
+                    self.on_ended()
+            raise
+        self._attempt.consumed = True
+        if self._via is not None:
+            self._via.consumed = True
+        hop.timing.items_in += 1
+        return self._attempt.transfer(self._checker.check(item, self._where), self._checker, hop.timing)
+
+    async def _wait(self, source: Source, hop: Hop) -> Any:
+        scope = current_or_none()
+        turn = scope.turn if scope is not None else None
+        timing, clock = hop.timing, hop.clock
+        wait = timing.begin_wait(clock.now(), "input", source.producer, turn.number if turn else 0)
+        try:
+            return await source.next()
+        finally:
+            timing.end_wait(wait, clock.now())
+
+
+class BlockingInput(Iterator[Any]):
+    """A borrowed stream for a plain `def` method, which reads it in its own thread."""
+
+    def __init__(self, stream: Input, loop: asyncio.AbstractEventLoop) -> None:
+        self._stream = stream
+        self._loop = loop
+
+    def __next__(self) -> Any:
+        async def step() -> tuple[bool, Any]:
+            try:
+                return True, await self._stream.__anext__()
+            except StopAsyncIteration:
+                return False, None
+
+        more, item = asyncio.run_coroutine_threadsafe(step(), self._loop).result()
+        if not more:
+            raise StopIteration
+        return item
+
+
+async def _from_iterable(items: Any) -> AsyncIterator[Any]:
+    if isinstance(items, list | tuple):
+        for item in items:
+            yield item
+        return
+    done = object()
+    iterator = iter(items)
+    while (item := await asyncio.to_thread(next, iterator, done)) is not done:
+        yield item
+
+
+class Lender:
+    """Turns what a caller passes as a stream into a Source. A generator that is passed twice is one stream, read on."""
+
+    def __init__(self) -> None:
+        self._pumps: dict[int, Pump] = {}
+
+    def __len__(self) -> int:
+        return len(self._pumps)
+
+    def source(self, value: Any, where: str, scope: Scope, window: int) -> tuple[Source, Attempt | None]:
+        """How `value` is lent, and through which attempt it came. Raises InvalidValue for what is no stream."""
+        if isinstance(value, Input):
+            return value.source, value.attempt
+        if isinstance(value, Channel):
+            return ChannelSource(value), None
+        lent = getattr(value, "as_source", None)
+        if lent is not None:
+            source: Source = lent()
+            return source, None
+        if hasattr(value, "__aiter__"):
+            return self._pump(value, aiter(value), scope, window), None
+        if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
+            return self._pump(value, _from_iterable(value), scope, window), None
+        raise InvalidValue(
+            f"{where} is {type(value).__name__}, not a stream",
+            mend="pass an async iterator, e.g. an async generator",
+        )
+
+    def _pump(self, value: Any, items: AsyncIterator[Any], scope: Scope, window: int) -> Pump:
+        key = id(value)
+        pump = self._pumps.get(key)
+        if pump is None:
+            pump = self._pumps[key] = Pump(items, scope, window, lambda: self._forget(key))
+        return pump
+
+    def _forget(self, key: int) -> None:
+        self._pumps.pop(key, None)

@@ -1,0 +1,209 @@
+"""The chain in this process: every replica here, no server of any kind, nothing copied.
+
+The same handles, scopes, streams and errors as between machines. With `codec=True` each value passes the codec as it
+would on the wire: what the conformance suite also runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from chains.call import Call
+from chains.dsl.graph import Graph, Node
+from chains.errors import NotFound, SettingError, StartError, Unavailable
+from chains.runtime.attempt import by_reference, through_codec
+from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad, State
+from chains.runtime.handle import Handle, Line, Server, handles_of
+from chains.runtime.replica import Replica
+from chains.spans import Recorder
+from chains.timing import Clock, LoopClock
+
+
+class Replicas:
+    """The replicas of one node in this process."""
+
+    def __init__(self, node: Node, count: int, clock: Clock) -> None:
+        self.node = node
+        self.replicas = [Replica(node, f"{node.name}#{index}", clock) for index in range(count)]
+        self._started = asyncio.Event()
+        self._error: StartError | None = None
+
+    def servers(self) -> list[Server]:
+        return list(self.replicas)
+
+    async def ready(self) -> None:
+        if not self._started.is_set():
+            await self._started.wait()
+        if self._error is not None:
+            raise Unavailable(f"{self.node.name} did not start", mend=self._error.message)
+
+    async def start(self, handles: dict[str, Any], progress: Mapping[str, Any]) -> None:
+        """Start them all side by side. Raises the first StartError after all have come to an end."""
+        results = await asyncio.gather(
+            *(replica.start(handles, progress[replica.name]) for replica in self.replicas),
+            return_exceptions=True,
+        )
+        failed = next((result for result in results if isinstance(result, BaseException)), None)
+        self._error = failed if isinstance(failed, StartError) else None
+        self._started.set()
+        if failed is not None:
+            raise failed
+
+
+class InProcess:
+    """The in-process runtime: `async with InProcess(graph) as runtime`.
+
+    `replicas` maps node names to counts (1 each when not given), `grace` is how many seconds running calls have when
+    the block is left, `stuck_s` how long a hop may compute without a step before health calls it stuck.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        clock: Clock | None = None,
+        replicas: Mapping[str, int] | None = None,
+        codec: bool = False,
+        progress: ProgressFn | None = None,
+        grace: float = 5.0,
+        stuck_s: float = 60.0,
+        recorder: Recorder | None = None,
+    ) -> None:
+        counts = dict(replicas or {})
+        for name, count in counts.items():
+            if name not in graph.nodes or count < 1:
+                raise SettingError(
+                    f"replicas={{{name!r}: {count}}}",
+                    mend=f"give at least 1, for one of {', '.join(graph.nodes)}",
+                )
+        self.graph = graph
+        self.clock: Clock = clock or LoopClock()
+        self.recorder = recorder or Recorder(self.clock)
+        self._counts = counts
+        self._transfer = through_codec if codec else by_reference
+        self._progress = progress
+        self._grace = grace
+        self._stuck = stuck_s
+        self._nodes: dict[str, Replicas] = {}
+        self._line: Line | None = None
+        self._calls: dict[str, Call] = {}
+
+    @property
+    def entry(self) -> Any:
+        return self.handle(self.graph.entry)
+
+    def handle(self, node: str) -> Any:
+        if self._line is None:
+            raise Unavailable(
+                "the runtime has not started", mend="use it within `async with InProcess(graph) as runtime`"
+            )
+        if node not in self._nodes:
+            raise NotFound(f"no chainlet {node}", mend=f"the chain has {', '.join(self._nodes)}")
+        return Handle(self._nodes[node], None, self._line)
+
+    # life
+
+    async def __aenter__(self) -> Self:
+        began = self.clock.now()
+        line = self._line = Line(self._transfer, self.recorder.add)
+        self._nodes = {n: Replicas(node, self._counts.get(n, 1), self.clock) for n, node in self.graph.nodes.items()}
+        starts = []
+        for name, replicas in self._nodes.items():
+            handles = handles_of(replicas.node, self._nodes, line)
+            stages = {replica.name: self._stage(name, replica.name, began) for replica in replicas.replicas}
+            starts.append(replicas.start(handles, stages))
+        try:
+            results = await asyncio.gather(*starts, return_exceptions=True)
+        except BaseException:
+            await self._stop(0.0)
+            raise
+        failed = next((result for result in results if isinstance(result, BaseException)), None)
+        if failed is not None:
+            await self._stop(0.0)
+            raise failed
+        return self
+
+    def _stage(self, node: str, replica: str, began: float) -> Any:
+        def told(state: State) -> None:
+            if self._progress is not None:
+                self._progress(Progress(node, replica, state, self.clock.now() - began))
+
+        return told
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop(self._grace if error is None else 0.0)
+
+    async def _stop(self, grace: float) -> None:
+        """Callers first: a node is drained before those that it depends on."""
+        for replicas in reversed(list(self._nodes.values())):
+            await asyncio.gather(*(replica.drain(grace) for replica in replicas.replicas))
+        for call in list(self._calls.values()):
+            call.cancel("the runtime stopped")
+        if self._line is not None and self._line.tasks:
+            await asyncio.wait(list(self._line.tasks), timeout=1.0)
+        self.recorder.flush()
+
+    async def kill(self, node: str, index: int) -> None:
+        self._nodes[node].replicas[index].kill()
+
+    # calls
+
+    @asynccontextmanager
+    async def open_call(
+        self,
+        *,
+        id: str | None = None,
+        tenant: str = "",
+        priority: Literal["interactive", "batch"] = "interactive",
+        affinity: str = "",
+        deadline_s: float | None = None,
+        traceparent: str | None = None,
+    ) -> AsyncIterator[Call]:
+        deadline = None if deadline_s is None else self.clock.now() + deadline_s
+        call = Call(
+            self.clock,
+            id=id,
+            tenant=tenant,
+            priority=priority,
+            affinity=affinity,
+            deadline=deadline,
+            traceparent=traceparent,
+        )
+        if call.id in self._calls:
+            raise SettingError(f"call {call.id} is open already", mend="give each call its own id, or none")
+        self._calls[call.id] = call
+        self.recorder.open(call)
+        call.arm()
+        try:
+            with call.activate():
+                yield call
+        finally:
+            call.cancel("the call ended")
+            call.close()
+            del self._calls[call.id]
+            self.recorder.close(call)
+
+    # seeing
+
+    def load(self) -> list[ReplicaLoad]:
+        return [replica.load() for replicas in self._nodes.values() for replica in replicas.replicas]
+
+    def health(self) -> Health:
+        loads = tuple(self.load())
+        missing = [f"{name} has no replica that serves" for name in self._nodes if not self._serving(name)]
+        stuck = [
+            f"{load.replica} has not moved for {load.idle_s:.0f} s with {load.running} calls running"
+            for load in loads
+            if load.idle_s > self._stuck
+        ]
+        why = "; ".join([*missing, *stuck]) or ("" if loads else "not started")
+        return Health(not why, why, loads)
+
+    def _serving(self, name: str) -> bool:
+        return any(replica.state == "ready" for replica in self._nodes[name].replicas)

@@ -1,0 +1,355 @@
+"""A replica: one instance of a chainlet, its caps, and the running of its methods.
+
+Past `limits.running` a call queues, past `limits.queued` it is refused at once. A plain `def` runs in a thread of the
+replica's own, so it never blocks the loop; cancelled, it keeps its slot until its next step, and shows as draining.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import inspect
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from chains.dsl.graph import Node
+from chains.errors import Cancelled, ChainsError, InvalidValue, Overloaded, StartError, Unavailable, describe
+from chains.runtime.attempt import Attempt, BlockingInput, Input
+from chains.runtime.batch import Batcher
+from chains.runtime.deployment import ReplicaLoad, State
+from chains.timing import Clock
+
+_RANK = {"interactive": 0, "batch": 1}
+_DONE = object()
+
+
+class Replica:
+    """One replica of `node`. `start`, then `serve` attempts, then `drain`."""
+
+    def __init__(self, node: Node, name: str, clock: Clock) -> None:
+        self.node = node
+        self.name = name
+        self.clock = clock
+        self.state: State = "starting"
+        self.running: dict[Attempt, None] = {}
+        self._waiting: list[tuple[int, int, asyncio.Future[None], float]] = []
+        self._order = itertools.count()
+        self._slots = node.spec.limits.running
+        self._taken = 0
+        self._last_wait = 0.0
+        self._moved = clock.now()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._batchers: dict[str, Batcher] = {}
+        self._instance: Any = None
+        self._pool = ThreadPoolExecutor(max_workers=self._slots, thread_name_prefix=name)
+
+    # life
+
+    async def start(self, handles: dict[str, Any], stage: Callable[[State], None]) -> None:
+        """Construct, `load`, `warm`. Raises StartError with what the user's code raised as its cause."""
+        try:
+            self._enter("loading", stage)
+            self._instance = await self._in_thread(self.node.construct, handles)
+            await self._hook("load")
+            self._enter("warming", stage)
+            await self._hook("warm")
+        except Exception as error:
+            self._enter("failed", stage)
+            raise self._failed(error) from error
+        for name, method in self.node.methods.items():
+            if method.batch is not None:
+                self._batchers[name] = Batcher(getattr(self._instance, name), method, self.clock, self._in_thread)
+        self._enter("ready", stage)
+
+    def _enter(self, state: State, stage: Callable[[State], None]) -> None:
+        self.state = state
+        stage(state)
+
+    def _failed(self, error: Exception) -> StartError:
+        if isinstance(error, ChainsError):
+            return StartError(f"{self.name} did not start: {error.message}", mend=error.mend)
+        frames = describe(error, self.node.name).frames
+        where = "".join(f"\n  {frame}" for frame in frames)
+        return StartError(f"{self.name} did not start: {type(error).__name__}: {error}{where}")
+
+    async def _hook(self, name: str) -> None:
+        hook = getattr(self._instance, name, None)
+        if hook is None:
+            return
+        if inspect.iscoroutinefunction(hook):
+            await hook()
+        else:
+            await self._in_thread(hook)
+
+    async def drain(self, grace: float | None = None) -> None:
+        """Take no more, let what runs end (cancel it after `grace` seconds), then `close`."""
+        if self.state in ("stopped", "dead"):
+            return
+        started, self.state = self.state == "ready", "draining"
+        self._refuse_waiting("is draining")
+        timer = None
+        if grace is not None and self.running:
+            timer = self.clock.call_at(self.clock.now() + grace, self._cancel_running)
+        await self._idle.wait()
+        if timer is not None:
+            timer.cancel()
+        if started:
+            await self._hook("close")
+        self.state = "stopped"
+        self._pool.shutdown(wait=False)
+
+    def _cancel_running(self) -> None:
+        for attempt in list(self.running):
+            attempt.hop.cancel("replica stopped")
+
+    def kill(self) -> None:
+        """Go away at once, as in a crash: what runs here ends as gone, what waits is refused."""
+        self.state = "dead"
+        self._refuse_waiting("went away")
+        for attempt in list(self.running):
+            attempt.gone = True
+            if attempt.task is not None:
+                attempt.task.cancel()
+        self._pool.shutdown(wait=False)
+
+    def _refuse_waiting(self, why: str) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, _, future, _ in waiting:
+            if not future.done():
+                future.set_exception(Unavailable(f"{self.name} {why}"))
+
+    # load
+
+    @property
+    def pressure(self) -> int:
+        """Calls running and queued; -1 when this replica takes none."""
+        return self._taken + len(self._waiting) if self.state == "ready" else -1
+
+    def load(self) -> ReplicaLoad:
+        now = self.clock.now()
+        waits = [now - since for _, _, future, since in self._waiting if not future.done()]
+        return ReplicaLoad(
+            self.node.name,
+            self.name,
+            self.state,
+            running=len(self.running),
+            queued=len(waits),
+            streams=sum(len(a.inputs) + (a.out is not None) for a in self.running),
+            turns=sum(1 for a in self.running if a.hop.timing.turn),
+            draining=sum(1 for a in self.running if a.hop.cancelled),
+            queue_wait_ms=max(waits, default=self._last_wait) * 1e3,
+            idle_s=self._idle_seconds(now),
+        )
+
+    def _idle_seconds(self, now: float) -> float:
+        """How long the oldest hop that computes (waits for nobody) has not moved; 0 when none computes."""
+        stuck = [
+            now - max(self._moved, a.hop.timing.accepted)
+            for a in self.running
+            if a.accepted and not a.hop.timing.open_waits
+        ]
+        return max(stuck, default=0.0)
+
+    # serving
+
+    async def serve(self, attempt: Attempt) -> Any:
+        """Run the attempt's method here. Streams go to `attempt.out`; a unary result is returned, checked."""
+        timing = attempt.hop.timing
+        timing.replica = self.name
+        timing.received = self.clock.now()
+        await self._admit(attempt)
+        self.running[attempt] = None
+        self._idle.clear()
+        try:
+            if attempt.hop.cancelled or attempt.hop.remaining() == 0.0:
+                raise attempt.hop.error()
+            attempt.accepted = True
+            timing.accepted = self._moved = self.clock.now()
+            return await self._run(attempt)
+        finally:
+            self._moved = self.clock.now()
+            del self.running[attempt]
+            self._release()
+
+    async def _admit(self, attempt: Attempt) -> None:
+        if self.state != "ready":
+            raise Unavailable(f"{self.name} is {self.state}")
+        if self._taken < self._slots:
+            self._taken += 1
+            self._last_wait = 0.0
+            return
+        limits = self.node.spec.limits
+        if len(self._waiting) >= limits.queued:
+            raise Overloaded(
+                f"{self.name} runs {self._slots} calls and {len(self._waiting)} wait",
+                mend=f"try again later, raise Limits({limits.running}, {limits.queued}), or add replicas",
+            )
+        since = self.clock.now()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (_RANK[attempt.hop.call.priority], next(self._order), future, since)
+        heapq.heappush(self._waiting, entry)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                heapq.heapify(self._waiting)
+            elif future.done() and not future.cancelled() and future.exception() is None:
+                self._pass_on()
+            raise
+        self._last_wait = self.clock.now() - since
+
+    def _release(self) -> None:
+        self._pass_on()
+        if not self.running and not self._taken:
+            self._idle.set()
+
+    def _pass_on(self) -> None:
+        """A slot is free: to the next that waits, or back."""
+        while self._waiting:
+            _, _, future, _ = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+                return
+        self._taken -= 1
+
+    async def _run(self, attempt: Attempt) -> Any:
+        method = attempt.method
+        if method.batch is not None:
+            return method.result.check(await self._batchers[method.name].submit(attempt), method.label)
+        function = getattr(self._instance, method.name)
+        if method.streams_out:
+            items = self._stream(function, attempt)
+            await self._pump(attempt, items)
+            return None
+        if method.blocking:
+            result = await self._in_thread(function, **self._blocking_values(attempt))
+        else:
+            result = await function(**attempt.values)
+        return method.result.check(result, f"{method.label} returned")
+
+    def _blocking_values(self, attempt: Attempt) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        return {k: BlockingInput(v, loop) if isinstance(v, Input) else v for k, v in attempt.values.items()}
+
+    def _stream(self, function: Callable[..., Any], attempt: Attempt) -> AsyncIterator[Any]:
+        if attempt.method.blocking:
+            return self._step_through(function(**self._blocking_values(attempt)), attempt)
+        made = function(**attempt.values)
+        if inspect.iscoroutine(made):
+            return _awaited(made)
+        return aiter(made)
+
+    async def _step_through(self, items: Iterator[Any], attempt: Attempt) -> AsyncIterator[Any]:
+        """A blocking generator, one step at a time in a thread: it stops between steps when the hop is cancelled."""
+        try:
+            while not attempt.hop.cancelled:
+                item = await self._in_thread(next, items, _DONE)
+                if item is _DONE:
+                    return
+                yield item
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                await self._in_thread(close)
+
+    async def _pump(self, attempt: Attempt, items: AsyncIterator[Any]) -> None:
+        """Move the method's items to its reader while there is credit. A cancel that lands while we wait for credit
+        is thrown into the generator, as if it had been suspended at its own await."""
+        out, check, where = attempt.out, attempt.method.result, f"{attempt.method.label} yielded"
+        assert out is not None
+        timing = attempt.hop.timing
+        step = items.__anext__
+        try:
+            while True:
+                try:
+                    item = await step()
+                except StopAsyncIteration:
+                    return
+                step = items.__anext__
+                item = attempt.transfer(check.check(item, where), check, timing)
+                if not out.offer(item):
+                    try:
+                        await self._send(attempt, item)
+                    except asyncio.CancelledError as cancel:
+                        throw = getattr(items, "athrow", None)
+                        if throw is None:
+                            raise
+                        step = _Throw(throw, cancel)
+                        continue
+                attempt.delivered = True
+                timing.items_out += 1
+                if not timing.first_item:
+                    timing.first_item = self.clock.now()
+                self._moved = self.clock.now()
+        except Cancelled:
+            if out.ended is None:
+                raise
+        finally:
+            aclose = getattr(items, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+    async def _send(self, attempt: Attempt, item: Any) -> None:
+        assert attempt.out is not None
+        turn = attempt.hop.turn
+        timing = attempt.hop.timing
+        wait = timing.begin_wait(self.clock.now(), "credit", timing.parent, turn.number if turn else 0)
+        try:
+            await attempt.out.send(item)
+        finally:
+            timing.end_wait(wait, self.clock.now())
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run blocking code in the replica's own threads. A cancel waits for the code to come to its end."""
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(
+            self._pool, lambda: context.run(_called, function, args, kwargs)
+        )
+        cancelled = False
+        while True:
+            try:
+                outcome, value = await asyncio.shield(future)
+                break
+            except asyncio.CancelledError:
+                if future.cancelled() or self.state == "dead":
+                    raise
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+        if outcome is _DONE:
+            raise value
+        return value
+
+
+class _Throw:
+    """The next step of a generator into which a cancel is thrown."""
+
+    def __init__(self, throw: Callable[[BaseException], Any], error: BaseException) -> None:
+        self._throw = throw
+        self._error = error
+
+    def __call__(self) -> Any:
+        return self._throw(self._error)
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Errors travel as values: a StopIteration cannot be set on a future."""
+    try:
+        return None, function(*args, **kwargs)
+    except StopIteration:
+        return _DONE, InvalidValue(
+            "StopIteration was raised by user code", mend="return instead of raising StopIteration"
+        )
+    except BaseException as error:
+        return _DONE, error
+
+
+async def _awaited(made: Any) -> AsyncIterator[Any]:
+    """An `async def` that returns a stream instead of yielding one."""
+    async for item in await made:
+        yield item
