@@ -103,7 +103,7 @@ class Scope:
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.now())
 
     def arm(self, what: str = "") -> None:
-        """Cancel by itself when the deadline passes, with `what` as the message. A parent watches one it handed down."""
+        """Cancel by itself when the deadline passes, with `what` as the message. A parent watches its own."""
         inherited = self.parent is not None and self.deadline == self.parent.deadline
         if self.deadline is not None and not inherited and not self.closed:
             reason = f"{DEADLINE}: {what}" if what else DEADLINE
