@@ -13,6 +13,7 @@ from engines.llm.errors import ModelMissing, SettingInvalid
 
 DEFAULT = "default"
 DEFAULT_NAME = "smollm2-135m-instruct"
+EMBEDDING_NAME = "all-minilm-l6-v2"
 MODELS_VARIABLE = "CHAINS_MODELS"
 COMPLETE_MARK = "config.json"
 
