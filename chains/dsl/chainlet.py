@@ -1,4 +1,6 @@
-"""What a user writes: @chainlet, @method, depends(...), Model(...). Faults are noted here and told all at once by graph.build."""
+"""What a user writes: @chainlet, @method, depends(...), Model(...). Faults are noted here and told all at
+once by graph.build.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar, overload
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast, overload
 
 from chains.dsl import source
 from chains.dsl.reader import MethodOptions
@@ -29,9 +31,9 @@ class ChainletSpec:
     name: str
     owner: type
     entry: bool = False
-    resources: Resources = Resources()
-    scaling: Autoscaling = Autoscaling()
-    limits: Limits = Limits()
+    resources: Resources = field(default_factory=Resources)
+    scaling: Autoscaling = field(default_factory=Autoscaling)
+    limits: Limits = field(default_factory=Limits)
     local: Any = None
     faults: Noted = ()
 
@@ -48,45 +50,60 @@ def chainlet(
     limits: Limits | None = None,
 ) -> Callable[[type[T]], type[T]]: ...
 def chainlet(
-    cls: type[T] | None = None,
+    cls: Any = None,
     /,
     *,
-    entry: bool = False,
-    name: str | None = None,
-    resources: Resources | None = None,
-    scaling: Autoscaling | None = None,
-    limits: Limits | None = None,
+    entry: Any = False,
+    name: Any = None,
+    resources: Any = None,
+    scaling: Any = None,
+    limits: Any = None,
     **unknown: Any,
 ) -> Any:
-    """Make a class a chainlet: its public methods can be called over a hop, each use of it runs with its own settings.
+    """Make a class a chainlet: its public methods can be called over a hop, each use of it runs with its own
+    settings.
 
-    The class stays as it is. What is not given comes from the chainlet that it inherits from, if any. One class of a
-    file is its `entry`. `name` is what it is called in the graph, the class's name otherwise.
+    The class stays as it is. What is not given comes from the chainlet that it inherits from, if any. One
+    class of a file is its `entry`. `name` is what it is called in the graph, the class's name otherwise.
     """
     settings = {"resources": resources, "scaling": scaling, "limits": limits}
 
-    def mark(cls: type[T]) -> type[T]:
-        if not isinstance(cls, type):
-            raise SettingError(f"@chainlet stands on {cls!r:.80}, which is no class", mend="write @chainlet above a class")
-        noted = [*_unknown("@chainlet", unknown, (*settings, "entry", "name")), *_kinds("@chainlet", settings)]
+    def mark(cls: Any) -> Any:
+        if not inspect.isclass(cls):
+            raise SettingError(
+                f"@chainlet stands on {cls!r:.80}, which is no class", mend="write @chainlet above a class"
+            )
+        noted = [
+            *_unknown("@chainlet", unknown, (*settings, "entry", "name")),
+            *_kinds("@chainlet", settings),
+        ]
         if name is not None and not (isinstance(name, str) and name.isidentifier()):
-            noted.append((f"has @chainlet(name={name!r})", f'write a name like a class\'s, e.g. name="{cls.__name__}"'))
+            noted.append(
+                (f"has @chainlet(name={name!r})", f'write a name like a class\'s, e.g. name="{cls.__name__}"')
+            )
         if not isinstance(entry, bool):
             noted.append((f"has @chainlet(entry={entry!r})", "write entry=True"))
         above: ChainletSpec | None = getattr(cls, "__chainlet__", None)
         inherited = above or ChainletSpec(cls.__name__, cls)
-        good = {key: value for key, value in settings.items() if isinstance(value, _SETTINGS[key])}
-        spec = replace(
-            inherited, name=name if isinstance(name, str) and name else cls.__name__, owner=cls, entry=entry is True,
-            local=source.enclosing_locals(cls), faults=tuple(noted), **good,
-        )  # fmt: skip
+        good: dict[str, Any] = {
+            key: value for key, value in settings.items() if isinstance(value, _SETTINGS[key])
+        }
+        called = name if isinstance(name, str) and name else cls.__name__
+        local = source.enclosing_locals(cls)
+        good |= {"name": called, "owner": cls, "entry": entry is True, "local": local, "faults": tuple(noted)}
+        spec = replace(inherited, **good)
         cls.__chainlet__ = spec  # type: ignore[attr-defined]
         return cls
 
     return mark if cls is None else mark(cls)
 
 
-_SETTINGS: dict[str, type] = {"resources": Resources, "scaling": Autoscaling, "limits": Limits, "options": CallOptions}
+_SETTINGS: dict[str, type] = {
+    "resources": Resources,
+    "scaling": Autoscaling,
+    "limits": Limits,
+    "options": CallOptions,
+}
 
 
 def is_chainlet(cls: object) -> bool:
@@ -95,7 +112,9 @@ def is_chainlet(cls: object) -> bool:
 
 
 def spec_of(cls: type) -> ChainletSpec:
-    """A chainlet's spec. A subclass without a decorator of its own has its parent's settings, but is no entry."""
+    """A chainlet's spec. A subclass without a decorator of its own has its parent's settings, but is no
+    entry.
+    """
     spec: ChainletSpec = cls.__chainlet__  # type: ignore[attr-defined]
     return spec if spec.owner is cls else replace(spec, name=cls.__name__, owner=cls, entry=False, faults=())
 
@@ -128,13 +147,20 @@ def method(
     *, idempotent: bool = False, raises: Any = (), batch: Batching | None = None
 ) -> Callable[[F], F]: ...
 def method(
-    fn: F | None = None, /, *, idempotent: bool = False, raises: Any = (), batch: Batching | None = None, **unknown: Any
+    fn: Any = None, /, *, idempotent: Any = False, raises: Any = (), batch: Any = None, **unknown: Any
 ) -> Any:
-    """Options of one method. `idempotent`: it may be tried again though it had begun. `raises`: exceptions that reach the
-    caller as themselves, not as RemoteError. `batch`: it is written on lists, and calls are gathered into one.
+    """Options of one method. `idempotent`: it may be tried again though it had begun. `raises`: exceptions
+    that reach the caller as themselves, not as RemoteError. `batch`: it is written on lists, and calls are
+    gathered into one.
     """
     noted = list(_unknown("@method", unknown, ("idempotent", "raises", "batch")))
-    listed = (raises,) if isinstance(raises, type) else tuple(raises) if isinstance(raises, tuple | list) else (raises,)
+    listed = (
+        (raises,)
+        if isinstance(raises, type)
+        else tuple(raises)
+        if isinstance(raises, tuple | list)
+        else (raises,)
+    )
     errors = tuple(one for one in listed if isinstance(one, type) and issubclass(one, Exception))
     if len(errors) < len(listed):
         wrong = next(one for one in listed if one not in errors)
@@ -168,11 +194,12 @@ class Dependency:
     faults: Noted
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or name == "cls":
             raise AttributeError(name)
+        used = getattr(self.cls, "__name__", self.cls)
         raise AttributeError(
-            f"`{name}` was asked of depends({getattr(self.cls, '__name__', self.cls)}), which no runtime has filled in; "
-            "run the chain with chains.testing or set the attribute yourself"
+            f"`{name}` was asked of depends({used}), which no runtime has filled in; "
+            f"run the chain in one, or set this attribute on the instance yourself"
         )
 
 
@@ -190,8 +217,9 @@ def depends(
     limits: Limits | None = None,
     **arguments: Any,
 ) -> T:
-    """Use another chainlet: `ears: Ears = depends(Ears, model="small.en", timeout=2.0)`, in the class or as default of an
-    __init__ parameter. Settings of the call and of the replica here hold for this use; all else goes to its constructor.
+    """Use another chainlet: `ears: Ears = depends(Ears, model="small.en", timeout=2.0)`, in the class or as
+    default of an __init__ parameter. Settings of the call and of the replica here hold for this use; all else
+    goes to its constructor.
     """
     noted: list[tuple[str, str]] = []
     given = {"timeout": timeout, "first": first, "idle": idle, "retries": retries, "window": window}
@@ -199,12 +227,14 @@ def depends(
     for name, value in given.items():
         if value is not _UNSET:
             try:
-                chosen = replace(chosen, **{name: value})
+                chosen = replace(chosen, **{name: cast(Any, value)})
             except SettingError as error:
                 noted.append((f"has {error.message.replace('CallOptions', 'depends')}", error.mend))
     settings = {"options": options, "resources": resources, "scaling": scaling, "limits": limits}
     noted += _kinds("depends", settings)
-    good: dict[str, Any] = {key: value if isinstance(value, _SETTINGS[key]) else None for key, value in settings.items()}
+    good: dict[str, Any] = {
+        key: value if isinstance(value, _SETTINGS[key]) else None for key, value in settings.items()
+    }
     del good["options"]
     dependency: Any = Dependency(cls, chosen, arguments, **good, where=source.caller(), faults=tuple(noted))
     return dependency  # type: ignore[no-any-return]
@@ -214,7 +244,7 @@ CALL_SETTINGS = tuple(one.name for one in fields(CallOptions))
 USE_SETTINGS = (*CALL_SETTINGS, "options", "resources", "scaling", "limits")
 
 
-def Model(  # noqa: N802 - it makes a class
+def Model(
     *,
     load: Callable[..., Any],
     predict: Callable[..., Any],
@@ -224,14 +254,18 @@ def Model(  # noqa: N802 - it makes a class
     scaling: Autoscaling | None = None,
     limits: Limits | None = None,
 ) -> Any:
-    """A chainlet from two functions: `load(...)` gives the model, once a replica; `predict(model, ...)` answers.
+    """A chainlet from two functions: `load(...)` gives a replica its model, `predict(model, ...)` answers.
 
-    The chainlet's constructor takes what `load` takes, its one method `predict` has the signature of the function without
-    the model. With `batch` the function is written on lists. `name` is the class's, CamelCase of predict's otherwise.
+    The chainlet's constructor takes what `load` takes, its one method `predict` has the signature of the
+    function without the model. With `batch` the function is written on lists. `name` is the class's,
+    CamelCase of predict's otherwise.
     """
     for what, fn in (("load", load), ("predict", predict)):
         if not inspect.isfunction(fn) or fn.__name__ == "<lambda>":
-            raise SettingError(f"Model({what}={fn!r:.60}) is no function written with def", mend=f"write def {what}(...): ...")
+            raise SettingError(
+                f"Model({what}={fn!r:.60}) is no function written with def",
+                mend=f"write def {what}(...): ...",
+            )
     title = name or "".join(part.title() for part in predict.__name__.split("_"))
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -48,7 +48,13 @@ def load(target: str) -> Graph:
 def _entry_faults(module: Any, target: str, own: list[type], entries: list[type]) -> list[Fault]:
     file = source.shown(str(module.__file__))
     if not own:
-        return [Fault(f"{file}:1", "holds no chainlet", "write @chainlet(entry=True) above the class that callers talk to")]
+        return [
+            Fault(
+                f"{file}:1",
+                "holds no chainlet",
+                "write @chainlet(entry=True) above the class that callers talk to",
+            )
+        ]
     if not entries:
         names = ", ".join(cls.__name__ for cls in own)
         last = source.ClassSource.of(own[-1])
@@ -56,7 +62,11 @@ def _entry_faults(module: Any, target: str, own: list[type], entries: list[type]
         return [Fault(f"{last.where} ({own[-1].__name__})", "no chainlet of this file is the entry", mend)]
     found = f"is one of {len(entries)} entries of this file"
     return [
-        Fault(f"{source.ClassSource.of(cls).where} ({cls.__name__})", found, f"leave entry=True on one, or name it: {target}:{cls.__name__}")
+        Fault(
+            f"{source.ClassSource.of(cls).where} ({cls.__name__})",
+            found,
+            f"leave entry=True on one, or name it: {target}:{cls.__name__}",
+        )
         for cls in entries
     ]
 
@@ -89,13 +99,21 @@ class _Building:
         made = self._plan(entry)
         for name in made.required():
             found = f"needs `{name}`, and nobody gives an entry its arguments"
-            self.faults.append(Fault(f"{made.init_where} ({made.spec.name}.__init__)", found, f"write {name} = ... with a default"))
+            self.faults.append(
+                Fault(
+                    f"{made.init_where} ({made.spec.name}.__init__)",
+                    found,
+                    f"write {name} = ... with a default",
+                )
+            )
         return self._node(made, made.spec, {}, "")
 
     def _plan(self, cls: type) -> Plan:
         if cls not in self._plans:
-            self._plans[cls] = plan(cls)
-            self.faults += self._plans[cls].faults
+            self._plans[cls] = made = plan(cls)
+            self.faults += made.faults
+            for meant in made.lacking.values():
+                self._plan(meant)  # nobody depends on it yet, but its faults are faults of this chain
         return self._plans[cls]
 
     def _node(self, made: Plan, spec: ChainletSpec, arguments: dict[str, Any], attribute: str) -> str:
@@ -113,7 +131,9 @@ class _Building:
         self._path.pop()
         plain = {name: value for name, value in arguments.items() if name not in given}
         for node in self.nodes.values():
-            if node.cls is made.cls and _alike(node, spec, _filled(made, plain), _filled(made, node.arguments), edges):
+            if node.cls is made.cls and _alike(
+                node, spec, _filled(made, plain), _filled(made, node.arguments), edges
+            ):
                 return node.name
         name = self._name(made, attribute)
         self.nodes[name] = Node(name, made.cls, spec, plain, edges, made.methods)
@@ -126,13 +146,26 @@ class _Building:
             self.faults.append(_bad_dependency(where, dependency.cls))
             return None
         if dependency.cls in self._path:
-            loop = " -> ".join(cls.__name__ for cls in [*self._path[self._path.index(dependency.cls) :], dependency.cls])
-            self.faults.append(Fault(where, f"closes a circle: {loop}", "take one of these dependencies out; pass the answer as an argument"))
+            loop = " -> ".join(
+                cls.__name__ for cls in [*self._path[self._path.index(dependency.cls) :], dependency.cls]
+            )
+            self.faults.append(
+                Fault(
+                    where,
+                    f"closes a circle: {loop}",
+                    "take one of these dependencies out; pass the answer as an argument",
+                )
+            )
             return None
         used = self._plan(dependency.cls)
         self.faults += use_faults(parent, attribute, dependency, used)
-        overrides = {"resources": dependency.resources, "scaling": dependency.scaling, "limits": dependency.limits}
-        spec = replace(used.spec, **{name: value for name, value in overrides.items() if value is not None})
+        own = used.spec
+        spec = replace(
+            own,
+            resources=dependency.resources or own.resources,
+            scaling=dependency.scaling or own.scaling,
+            limits=dependency.limits or own.limits,
+        )
         return self._node(used, spec, dependency.arguments, attribute)
 
     def _name(self, made: Plan, attribute: str) -> str:
@@ -161,9 +194,15 @@ def _filled(made: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **arguments}
 
 
-def _alike(node: Node, spec: ChainletSpec, mine: dict[str, Any], theirs: dict[str, Any], edges: dict[str, Edge]) -> bool:
+def _alike(
+    node: Node, spec: ChainletSpec, mine: dict[str, Any], theirs: dict[str, Any], edges: dict[str, Edge]
+) -> bool:
     settings = (spec.resources, spec.scaling, spec.limits)
-    return (node.spec.resources, node.spec.scaling, node.spec.limits) == settings and node.edges == edges and _same(mine, theirs)
+    return (
+        (node.spec.resources, node.spec.scaling, node.spec.limits) == settings
+        and node.edges == edges
+        and _same(mine, theirs)
+    )
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -186,11 +225,19 @@ def _not_a_chainlet(entry: object) -> Fault:
     if not isinstance(entry, type):
         return Fault("build()", f"was given {entry!r:.60}, which is no class", "give it the entry's class")
     lines = source.ClassSource.of(entry)
-    return Fault(f"{lines.where} ({entry.__name__})", "is no chainlet", f"write @chainlet(entry=True) above class {entry.__name__}")
+    return Fault(
+        f"{lines.where} ({entry.__name__})",
+        "is no chainlet",
+        f"write @chainlet(entry=True) above class {entry.__name__}",
+    )
 
 
 def _bad_dependency(where: str, cls: object) -> Fault:
     if isinstance(cls, type):
         place = source.ClassSource.of(cls).where
-        return Fault(where, f"depends on {cls.__name__}, which is no chainlet", f"write @chainlet above class {cls.__name__} ({place})")
+        return Fault(
+            where,
+            f"depends on {cls.__name__}, which is no chainlet",
+            f"write @chainlet above class {cls.__name__} ({place})",
+        )
     return Fault(where, f"depends on {cls!r:.60}, which is no class", "write depends(Class)")

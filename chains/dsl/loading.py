@@ -1,4 +1,6 @@
-"""Imports the file or module of a chain. Whatever is wrong with it becomes a GraphError that names file and line."""
+"""Imports the file or module of a chain. Whatever is wrong with it becomes a GraphError that names file and
+line.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ from chains.errors import ChainsError, Fault, GraphError
 
 
 def module_of(target: str) -> tuple[ModuleType, str]:
-    """The module that "file.py", "file.py:Class" or "package.module:Class" names, and the class's name or ""."""
+    """The module that "file.py", "file.py:Class" or "package.module:Class" names, and the class or ""."""
     place, _, wanted = target.rpartition(":") if ":" in target else (target, "", "")
     if place.endswith(".py") or os.sep in place or os.path.exists(place):
         return _file(Path(place)), wanted
     if not all(part.isidentifier() for part in place.split(".")):
-        _refuse(target, "is neither a file nor a module", "write chain.py, chain.py:Class or package.module:Class")
+        _refuse(
+            target, "is neither a file nor a module", "write chain.py, chain.py:Class or package.module:Class"
+        )
     return _module(place), wanted
 
 
@@ -36,9 +40,15 @@ def no_such_class(module: ModuleType, target: str, wanted: str, known: tuple[str
     cls = vars(module).get(wanted)
     if isinstance(cls, type):
         where = source.ClassSource.of(cls).where
-        return Fault(f"{where} ({wanted})", "is no chainlet", f"write @chainlet(entry=True) above class {wanted}")
+        return Fault(
+            f"{where} ({wanted})", "is no chainlet", f"write @chainlet(entry=True) above class {wanted}"
+        )
     near = difflib.get_close_matches(wanted, known, n=1)
-    mend = f"write {target.rpartition(':')[0]}:{near[0]}" if near else f"its chainlets are {', '.join(known) or 'none'}"
+    mend = (
+        f"write {target.rpartition(':')[0]}:{near[0]}"
+        if near
+        else f"its chainlets are {', '.join(known) or 'none'}"
+    )
     return Fault(place, f"has no chainlet `{wanted}`", mend)
 
 
@@ -48,7 +58,11 @@ def _file(path: Path) -> ModuleType:
     if not path.exists():
         beside = [one.name for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, beside, n=1)
-        _refuse(str(path), "does not exist", f"write {path.parent / near[0]}" if near else "write the path of a chain's file")
+        _refuse(
+            str(path),
+            "does not exist",
+            f"write {path.parent / near[0]}" if near else "write the path of a chain's file",
+        )
     if path.suffix != ".py":
         _refuse(str(path), "is no Python file", "name a file that ends in .py")
     path = path.resolve()
@@ -101,7 +115,9 @@ def _explain(target: str, error: BaseException) -> NoReturn:
         text = (error.text or "").strip()
         where = f"{source.shown(error.filename or target)}:{error.lineno or 1}"
         shown = f": `{text}`" if text else ""
-        raise GraphError([Fault(where, f"is no valid Python ({error.msg}){shown}", "mend this line")]) from error
+        raise GraphError(
+            [Fault(where, f"is no valid Python ({error.msg}){shown}", "mend this line")]
+        ) from error
     where = _where(target, error)
     if isinstance(error, ChainsError):
         raise GraphError([Fault(where, error.message, error.mend)]) from error
@@ -110,15 +126,19 @@ def _explain(target: str, error: BaseException) -> NoReturn:
     if isinstance(error, SystemExit):
         mend = 'put what runs the program under `if __name__ == "__main__":`'
         raise GraphError([Fault(where, "ends the program while it is imported", mend)]) from error
-    raise GraphError([Fault(where, f"cannot be imported ({type(error).__name__}: {error})", _mend(error))]) from error
+    raise GraphError(
+        [Fault(where, f"cannot be imported ({type(error).__name__}: {error})", _mend(error))]
+    ) from error
 
 
 def _where(target: str, error: BaseException) -> str:
-    """The last line of the user's own code on the way to the error: neither ours, nor an installed library's."""
+    """The last line of the user's own code on the way to the error; no line of ours or of a library."""
     frames = traceback.extract_tb(error.__traceback__)
     home = os.path.dirname(os.path.dirname(__file__))
     for frame in reversed(frames):
-        library = f"{os.sep}site-packages{os.sep}" in frame.filename or frame.filename.startswith(("<", home, _stdlib()))
+        library = f"{os.sep}site-packages{os.sep}" in frame.filename or frame.filename.startswith(
+            ("<", home, _stdlib())
+        )
         if not library:
             return f"{source.shown(frame.filename)}:{frame.lineno}"
     return f"{source.shown(target)}:1" if target.endswith(".py") else target
@@ -130,7 +150,8 @@ def _stdlib() -> str:
 
 def _mend(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"install it (pip install {error.name.partition('.')[0]}), or put {error.name}.py beside the chain's file"
+        package = error.name.partition(".")[0]
+        return f"install it (pip install {package}), or put {error.name}.py beside the chain's file"
     if isinstance(error, ImportError) and "relative import" in str(error):
         return "import what stands beside the file by its plain name, without the dot"
     if isinstance(error, NameError) and getattr(error, "name", None):

@@ -14,7 +14,9 @@ from chains.dsl.specs import CallOptions
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One use of a node by another. `via` says how the user's code holds it: "attribute" of the class or "init" parameter."""
+    """One use of a node by another. `via` says how the user's code holds it: "attribute" of the class or
+    "init" parameter.
+    """
 
     attribute: str
     target: str
@@ -24,7 +26,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One chainlet with its settings: what becomes one deployment. `arguments` are what its constructor is given."""
+    """One chainlet with its settings: what becomes one deployment. `arguments` are what its constructor is
+    given.
+    """
 
     name: str
     cls: type
@@ -34,8 +38,11 @@ class Node:
     methods: dict[str, Method]
 
     def construct(self, handles: Mapping[str, Any]) -> Any:
-        """A new instance, with the handles of its edges by attribute. Those of the class stand before __init__ runs."""
-        instance = self.cls.__new__(self.cls)
+        """A new instance, with the handles of its edges by attribute. Those of the class stand before
+        __init__ runs.
+        """
+        made: Any = self.cls
+        instance = made.__new__(made)
         for edge in self.edges.values():
             if edge.via == "attribute":
                 object.__setattr__(instance, edge.attribute, handles[edge.attribute])
@@ -46,7 +53,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A chain without faults. `nodes` by name, those that others depend on first; `entry` is the name of the last."""
+    """A chain without faults. `nodes` by name, those that others depend on first; `entry` is the name of the
+    last.
+    """
 
     entry: str
     nodes: dict[str, Node]
@@ -60,7 +69,9 @@ class Graph:
         return draw.svg(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The chain as plain data: {"entry", "nodes": {name: {"class", "resources", "edges", "methods", ...}}}."""
+        """The chain as plain data: {"entry", "nodes": {name: {"class", "resources", "edges", "methods",
+        ...}}}.
+        """
         return {"entry": self.entry, "nodes": {name: _node_json(node) for name, node in self.nodes.items()}}
 
 
@@ -72,7 +83,10 @@ def _node_json(node: Node) -> dict[str, Any]:
         "limits": asdict(node.spec.limits),
         "arguments": {name: draw.brief(value) for name, value in node.arguments.items()},
         "edges": {
-            name: {"target": edge.target, "via": edge.via, "options": asdict(edge.options)} for name, edge in node.edges.items()
+            name: {"target": edge.target, "via": edge.via, "options": asdict(edge.options)}
+            for name, edge in node.edges.items()
         },
-        "methods": {name: {**method.schema(), "where": method.where} for name, method in node.methods.items()},
+        "methods": {
+            name: {**method.schema(), "where": method.where} for name, method in node.methods.items()
+        },
     }

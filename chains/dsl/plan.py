@@ -1,4 +1,6 @@
-"""What one class brings into a chain: its spec, methods, constructor and dependencies, and all faults of these."""
+"""What one class brings into a chain: its spec, methods, constructor and dependencies, and all faults of
+these.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Plan:
     attributes: dict[str, Dependency] = field(default_factory=dict)
     inits: dict[str, Dependency] = field(default_factory=dict)
     open_ended: bool = False
-    lacking: set[str] = field(default_factory=set)
+    lacking: dict[str, type] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, where: str, name: str, found: str, write: str) -> None:
@@ -44,7 +46,9 @@ class Plan:
 
     def required(self) -> list[str]:
         """Constructor arguments that somebody has to give."""
-        return [name for name, one in self.params.items() if one.default is EMPTY and name not in self.lacking]
+        return [
+            name for name, one in self.params.items() if one.default is EMPTY and name not in self.lacking
+        ]
 
     def resolve(self, raw: Any, names: dict[str, Any]) -> Any:
         """What an annotation means; EMPTY where it means nothing, which is no fault outside of methods."""
@@ -60,14 +64,21 @@ def plan(cls: type) -> Plan:
     for found, write in made.spec.faults:
         made.fault(made.lines.where, "", found, write)
     if cls.__dictoffset__ == 0:
-        made.fault(made.lines.where, "", "has __slots__ and no room for its dependencies", 'leave __slots__ out, or add "__dict__" to it')
+        made.fault(
+            made.lines.where,
+            "",
+            "has __slots__ and no room for its dependencies",
+            'leave __slots__ out, or add "__dict__" to it',
+        )
     _constructor(made)
     _attributes(made)
     methods, faults = read(cls, made.spec.local or {})
     made.methods = methods
     made.faults += faults
     if not methods and not faults:
-        made.fault(made.lines.where, "", "has no public method", "write e.g. async def run(self, text: str) -> str")
+        made.fault(
+            made.lines.where, "", "has no public method", "write e.g. async def run(self, text: str) -> str"
+        )
     return made
 
 
@@ -77,16 +88,20 @@ def _constructor(made: Plan) -> None:
             made.open_ended = made.open_ended or one.kind is one.VAR_KEYWORD
             continue
         if one.kind is one.POSITIONAL_ONLY:
-            made.fault(made.init_where, "__init__", f"takes `{one.name}` by position only", "leave out the `/`")
+            made.fault(
+                made.init_where, "__init__", f"takes `{one.name}` by position only", "leave out the `/`"
+            )
         made.params[one.name] = one
         if isinstance(one.default, Dependency):
             made.inits[one.name] = one.default
             continue
-        annotation = made.resolve(one.annotation, _globals(made.cls)) if one.annotation is not EMPTY else EMPTY
+        annotation = (
+            made.resolve(one.annotation, _globals(made.cls)) if one.annotation is not EMPTY else EMPTY
+        )
         if is_chainlet(annotation):
             name = annotation.__name__
             default = "no default" if one.default is EMPTY else f"the default {one.default!r:.40}"
-            made.lacking.add(one.name)
+            made.lacking[one.name] = annotation
             mend = f"write {one.name}: {name} = depends({name})"
             made.fault(made.init_where, "__init__", f"has {default} for the chainlet `{one.name}`", mend)
 
@@ -111,8 +126,13 @@ def _attributes(made: Plan) -> None:
                 _annotated(made, name, meant, value)
             elif is_chainlet(meant) and name not in made.inits:
                 default = "has no default" if value is EMPTY else f"has the default {value!r:.40}"
-                made.lacking.add(name)
-                made.fault(lines.attribute(name), name, default, f"write {name}: {meant.__name__} = depends({meant.__name__})")
+                made.lacking[name] = meant
+                made.fault(
+                    lines.attribute(name),
+                    name,
+                    default,
+                    f"write {name}: {meant.__name__} = depends({meant.__name__})",
+                )
         for name, value in vars(owner).items():
             if isinstance(value, Dependency) and inspect.getattr_static(made.cls, name, None) is value:
                 _attribute(made, name, value)
@@ -120,10 +140,18 @@ def _attributes(made: Plan) -> None:
 
 def _annotated(made: Plan, name: str, meant: Any, dependency: Dependency) -> None:
     protocol = getattr(meant, "_is_protocol", False)
-    if isinstance(meant, type) and isinstance(dependency.cls, type) and not protocol and not issubclass(dependency.cls, meant):
+    if (
+        isinstance(meant, type)
+        and isinstance(dependency.cls, type)
+        and not protocol
+        and not issubclass(dependency.cls, meant)
+    ):
         used = dependency.cls.__name__
         made.fault(
-            dependency.where, name, f"is annotated `{written(meant)}`, but depends on {used}", f"write {name}: {used} = depends({used})"
+            dependency.where,
+            name,
+            f"is annotated `{written(meant)}`, but depends on {used}",
+            f"write {name}: {used} = depends({used})",
         )
 
 
@@ -131,9 +159,16 @@ def _attribute(made: Plan, name: str, dependency: Dependency) -> None:
     if name in made.inits and made.inits[name] is dependency:
         return  # a dataclass: the attribute is its constructor's default
     if name in HOOKS:
-        made.fault(dependency.where, name, f"is a dependency by the name of the hook `{name}`", "give it another name")
+        made.fault(
+            dependency.where,
+            name,
+            f"is a dependency by the name of the hook `{name}`",
+            "give it another name",
+        )
     elif name in made.params:
-        made.fault(dependency.where, name, f"is also a parameter `{name}` of __init__", "rename one of the two")
+        made.fault(
+            dependency.where, name, f"is also a parameter `{name}` of __init__", "rename one of the two"
+        )
     made.attributes[name] = dependency
 
 
@@ -148,14 +183,22 @@ def use_faults(parent: Plan, attribute: str, dependency: Dependency, used: Plan)
                 faults.append(Fault(where, f"gives {name} {wrong[0]}", wrong[1]))
         elif not used.open_ended:
             known = (*used.params, *USE_SETTINGS)
-            faults.append(Fault(where, f"gives {name} an unknown argument `{argument}`", nearest(argument, known)))
+            faults.append(
+                Fault(where, f"gives {name} an unknown argument `{argument}`", nearest(argument, known))
+            )
     for missing in used.required():
         if missing not in dependency.arguments:
             mend = f"write depends({used.cls.__name__}, {missing}=...)"
             faults.append(Fault(where, f"does not give `{missing}`, which {name} needs", mend))
     for clash in set(used.params) & set(USE_SETTINGS):
         place = f"{used.init_where} ({name}.__init__)"
-        faults.append(Fault(place, f"has a parameter `{clash}`, which depends() keeps for itself", f"rename it, e.g. {clash}_"))
+        faults.append(
+            Fault(
+                place,
+                f"has a parameter `{clash}`, which depends() keeps for itself",
+                f"rename it, e.g. {clash}_",
+            )
+        )
     return faults
 
 
@@ -182,7 +225,11 @@ def _argument_fault(used: Plan, argument: str, value: Any) -> tuple[str, str] | 
 
 
 def _is_a(value: Any, meant: Any) -> bool:
-    if meant in (int, float, Any, object) or typing.get_origin(meant) is not None or not isinstance(meant, type):
+    if (
+        meant in (int, float, Any, object)
+        or typing.get_origin(meant) is not None
+        or not isinstance(meant, type)
+    ):
         return meant in (Any, object)
     try:
         return isinstance(value, meant)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import types
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from chains.dsl import annotations, source
+from chains.dsl import source
 from chains.dsl.annotations import Unsupported, stream_item, written
 from chains.dsl.signature import EMPTY, Checker, Method, Param
 from chains.dsl.specs import Batching
@@ -29,13 +30,15 @@ class MethodOptions:
 
 
 def functions(cls: type) -> dict[str, types.FunctionType]:
-    """The functions that count as the chainlet's own: of itself and of the chainlets it inherits from, and of other bases
-    those that are marked with @method.
+    """The functions that count as the chainlet's own: of itself and of the chainlets it inherits from, and of
+    other bases those that are marked with @method.
     """
     found: dict[str, types.FunctionType] = {}
     for owner in reversed(cls.__mro__):
         for name, fn in vars(owner).items():
-            if isinstance(fn, types.FunctionType) and (hasattr(owner, "__chainlet__") or hasattr(fn, "__chainlet_method__")):
+            if isinstance(fn, types.FunctionType) and (
+                hasattr(owner, "__chainlet__") or hasattr(fn, "__chainlet_method__")
+            ):
                 found[name] = fn
             elif hasattr(owner, "__chainlet__"):
                 found.pop(name, None)
@@ -43,7 +46,9 @@ def functions(cls: type) -> dict[str, types.FunctionType]:
 
 
 def read(cls: type, local: dict[str, Any] | None = None) -> tuple[dict[str, Method], list[Fault]]:
-    """The public methods of a chainlet by name, and the faults of its methods and hooks. `local` are names around the class."""
+    """The public methods of a chainlet by name, and the faults of its methods and hooks. `local` are names
+    around the class.
+    """
     name, methods, faults = cls.__chainlet__.name, {}, []  # type: ignore[attr-defined]
     for attribute, fn in functions(cls).items():
         if attribute.startswith("_"):
@@ -81,14 +86,21 @@ class _Reading:
         self.faults.append(Fault(f"{self.where} ({self.chainlet}.{self.name})", found, write))
 
     def hook(self) -> None:
-        if len(self.parameters()) or any(
-            parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in self.parameters()
-        ):
-            self.fault(f"takes arguments, but `{self.name}` is a hook that is called without any", f"write {self._def()}{self.name}(self)")
+        if self.parameters():
+            self.fault(
+                f"takes arguments, but `{self.name}` is a hook that is called without any",
+                f"write {self._def()}{self.name}(self)",
+            )
         if self.yields:
-            self.fault(f"yields, but `{self.name}` is a hook that is called once", "return instead, or call the method otherwise")
+            self.fault(
+                f"yields, but `{self.name}` is a hook that is called once",
+                "return instead, or call the method otherwise",
+            )
         if hasattr(self.fn, "__chainlet_method__"):
-            self.fault(f"is marked @method, but `{self.name}` is a hook and never called from outside", "call the method otherwise")
+            self.fault(
+                f"is marked @method, but `{self.name}` is a hook and never called from outside",
+                "call the method otherwise",
+            )
 
     def parameters(self) -> list[inspect.Parameter]:
         """All but the first, which is self."""
@@ -107,21 +119,35 @@ class _Reading:
             return None
         checker, streams_out, blocking = result
         return Method(
-            self.chainlet, self.name, tuple(params), checker, streams_out, blocking,
-            self.options.idempotent, self.options.raises, self.options.batch, self.where, inspect.getdoc(self.fn) or "",
-        )  # fmt: skip
+            self.chainlet,
+            self.name,
+            tuple(params),
+            checker,
+            streams_out,
+            blocking,
+            idempotent=self.options.idempotent,
+            raises=self.options.raises,
+            batch=self.options.batch,
+            where=self.where,
+            doc=inspect.getdoc(self.fn) or "",
+        )
 
     def _def(self) -> str:
         return "async def " if self.asynchronous else "def "
 
     def _missing(self) -> None:
         """One fault for all annotations that a method lacks, with its whole first line as it should be."""
-        lacking = [f"`{one.name}`" for one in self.parameters() if one.annotation is EMPTY and one.kind not in _STARS]
+        lacking = [
+            f"`{one.name}`" for one in self.parameters() if one.annotation is EMPTY and one.kind not in _STARS
+        ]
         missing = [f"no annotation on {', '.join(lacking)}"] if lacking else []
         if self.inner.__annotations__.get("return", EMPTY) is EMPTY:
             missing.append("no return annotation")
         if missing:
-            self.fault(f"has {' and '.join(missing)}", f"write {self._fixed()}, or name it _{self.name} to keep it private")
+            self.fault(
+                f"has {' and '.join(missing)}",
+                f"write {self._fixed()}, or name it _{self.name} to keep it private",
+            )
 
     def _fixed(self) -> str:
         """The `def` line with every annotation in place; what cannot be guessed is `str`."""
@@ -141,7 +167,9 @@ class _Reading:
         if self.yields:
             return "AsyncIterator[str]" if self.asynchronous else "Iterator[str]"
         node = source.function_node(self.inner)
-        returns = [one for one in ast.walk(node) if isinstance(one, ast.Return) and one.value] if node else [None]
+        returns = (
+            [one for one in ast.walk(node) if isinstance(one, ast.Return) and one.value] if node else [None]
+        )
         return "str" if returns else "None"
 
     def _resolved(self, raw: Any, what: str) -> Any:
@@ -183,13 +211,19 @@ class _Reading:
         try:
             checker.check(parameter.default, "")
         except Exception:
-            typed = f"{checker.name} | None = None" if parameter.default is None else f"{type(parameter.default).__name__} = ..."
+            typed = (
+                f"{checker.name} | None = None"
+                if parameter.default is None
+                else f"{type(parameter.default).__name__} = ..."
+            )
             self.fault(
-                f"parameter `{parameter.name}` is `{checker.name}` with the default {parameter.default!r:.60}",
+                f"parameter `{parameter.name}` is `{checker.name}`, its default {parameter.default!r:.60}",
                 f"write {parameter.name}: {typed}",
             )
 
-    def _stream_param(self, what: str, stream: tuple[str, Any], annotation: Any, parameter: inspect.Parameter) -> None:
+    def _stream_param(
+        self, what: str, stream: tuple[str, Any], annotation: Any, parameter: inspect.Parameter
+    ) -> None:
         side, item = stream
         inner = written(item) if item is not Any else "Audio"
         result = self._plain_result()
@@ -235,10 +269,15 @@ class _Reading:
             self.fault(f"yields, but its result is `{shown}`", f"write -> {wanted}[{item}]")
         elif self.yields and stream is not None and (stream[0] == "async") != self.asynchronous:
             kind = "an `async def` that yields" if self.asynchronous else "a plain `def` that yields"
-            mend = f"write -> {wanted}[{item}]" + ("" if self.asynchronous else f", or make it async def {self.name}")
+            mend = f"write -> {wanted}[{item}]" + (
+                "" if self.asynchronous else f", or make it async def {self.name}"
+            )
             self.fault(f"is {kind}, but its result is `{shown}`", mend)
         elif not self.yields and stream is not None and self.asynchronous:
-            self.fault(f"is an `async def` without `yield`, but its result is `{shown}`", f"yield the items, or write def {self.name}")
+            self.fault(
+                f"is an `async def` without `yield`, but its result is `{shown}`",
+                f"yield the items, or write def {self.name}",
+            )
         if stream is not None and self.options.batch is not None:
             self.fault("streams its result, but the method is batched", "return a list, or leave out batch=")
 
@@ -246,21 +285,29 @@ class _Reading:
         """A batched method is written on lists; its callers give and get one item of them."""
         if self.options.batch is None:
             return annotation
-        args = getattr(annotation, "__args__", ())
-        if getattr(annotation, "__origin__", None) is list and len(args) == 1:
-            return args[0]
-        self.fault(f"is batched, but its {what} is `{written(annotation)}`", f"write list[{written(annotation)}], one item a call")
+        if typing.get_origin(annotation) is list:
+            return typing.get_args(annotation)[0]
+        self.fault(
+            f"is batched, but its {what} is `{written(annotation)}`",
+            f"write list[{written(annotation)}], one item a call",
+        )
         return annotation
 
     def _checker(self, annotation: Any, what: str, streamed: str = "") -> Checker | None:
         try:
             if streamed and annotation in (Any, object):
-                raise Unsupported(f"{streamed} `{written(annotation)}`", "stream a message type, e.g. AsyncIterator[Audio]")
+                raise Unsupported(
+                    f"{streamed} `{written(annotation)}`", "stream a message type, e.g. AsyncIterator[Audio]"
+                )
             if streamed and stream_item(annotation) is not None:
                 raise Unsupported(f"{streamed} a stream of streams", "stream plain items")
             return Checker(annotation)
         except Unsupported as error:
-            prefix = (f"parameter {what.split(' ')[1]} " if streamed == "takes" else "") if streamed else f"{what} "
+            prefix = (
+                (f"parameter {what.split(' ')[1]} " if streamed == "takes" else "")
+                if streamed
+                else f"{what} "
+            )
             self.fault(prefix + error.found, error.write)
         except Exception as error:  # pydantic, on a type that it has no schema for
             self.fault(f"{what} is `{written(annotation)}`, which has no schema: {error}", "send plain data")
@@ -275,6 +322,3 @@ def init_parameters(cls: type) -> Iterator[inspect.Parameter]:
     if cls.__init__ is object.__init__:  # type: ignore[misc]
         return iter(())
     return iter(list(inspect.signature(cls.__init__).parameters.values())[1:])  # type: ignore[misc]
-
-
-__all__ = ["HOOKS", "MethodOptions", "annotations", "functions", "init_parameters", "read"]

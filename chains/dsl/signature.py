@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chains.dsl.annotations import kind_of, written
+from chains.dsl.kind import Kind, Wrong
 from chains.dsl.specs import Batching
-from chains.dsl.values import Kind, Wrong
 from chains.errors import InvalidValue
 
 EMPTY = inspect.Parameter.empty
@@ -48,11 +48,13 @@ class Checker:
             raise _too_deep(where) from None
 
     def parse(self, plain: Any, where: str) -> Any:
-        """The value that plain JSON stands for: objects become structures, lists tuples, base64 bytes. InvalidValue if none."""
+        """The value that plain JSON stands for: objects become structures, lists tuples, base64 bytes.
+        InvalidValue if none.
+        """
         return self._read(plain, where, json=True)
 
     def revive(self, tree: Any, where: str) -> Any:
-        """The value that a codec's tree stands for; as strict as `check`, with structures as `values.Fields`."""
+        """The value that a codec's tree stands for; as strict as `check`, with structures as `kind.Fields`."""
         return self._read(tree, where, json=False)
 
     def _read(self, plain: Any, where: str, *, json: bool) -> Any:
@@ -98,8 +100,8 @@ class Param:
 class Method:
     """One method that can be called over a hop; `result` is the item's checker where it streams out.
 
-    `blocking`: a plain `def`, to be run off the loop. With `batch` the checkers are those of one call; the method itself
-    takes and gives lists of them.
+    `blocking`: a plain `def`, to be run off the loop. With `batch` the checkers are those of one call; the
+    method itself takes and gives lists of them.
     """
 
     chainlet: str
@@ -133,10 +135,14 @@ class Method:
         return f"{self.name}({params}) -> {'stream of ' if self.streams_out else ''}{self.result.name}"
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, defaults filled in, each value checked (of a stream only that it is one). InvalidValue."""
+        """Arguments by name, defaults filled in, each value checked (of a stream only that it is one).
+        InvalidValue.
+        """
         params = self.params
         if len(args) > len(params):
-            raise InvalidValue(f"{self.label}() takes {len(params)} arguments, {len(args)} were given", mend=self._write())
+            raise InvalidValue(
+                f"{self.label}() takes {len(params)} arguments, {len(args)} were given", mend=self._write()
+            )
         bound: dict[str, Any] = {}
         named = 0
         for index, param in enumerate(params):
@@ -168,8 +174,9 @@ class Method:
     def _stream(self, param: Param, value: Any) -> Any:
         if hasattr(value, "__aiter__"):
             return value
+        found = type(value).__name__
         raise InvalidValue(
-            f"{self.label}({param.name}=) is {type(value).__name__}, expected a stream of {param.checker.name}",
+            f"{self.label}({param.name}=) is {found}, expected a stream of {param.checker.name}",
             mend="pass an async iterator: another method's stream, or an `async def` that yields",
         )
 
@@ -177,7 +184,9 @@ class Method:
         return f"write {self.shape.partition(' -> ')[0]}"
 
     def schema(self) -> dict[str, Any]:
-        """What a gateway publishes: {"name", "doc", "params": {name: {"schema", "stream", "required"}}, "result", ...}."""
+        """What a gateway publishes: {"name", "doc", "params": {name: {"schema", "stream", "required"}},
+        "result", ...}.
+        """
         params = {
             param.name: {
                 "schema": param.checker.schema(),
@@ -187,7 +196,13 @@ class Method:
             for param in self.params
         }
         result = {"schema": self.result.schema(), "stream": self.streams_out}
-        return {"name": self.name, "doc": self.doc, "params": params, "result": result, "idempotent": self.idempotent}
+        return {
+            "name": self.name,
+            "doc": self.doc,
+            "params": params,
+            "result": result,
+            "idempotent": self.idempotent,
+        }
 
 
 def _brief(value: object) -> str:

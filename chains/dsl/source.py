@@ -61,7 +61,9 @@ def tree_of(file: str) -> ast.Module | None:
 
 @dataclass(frozen=True, slots=True)
 class ClassSource:
-    """Lines of one class: of itself, of its attributes and of its methods; the module's name where no source is at hand."""
+    """Lines of one class: of itself, of its attributes and of its methods; the module's name where no source
+    is at hand.
+    """
 
     cls: type
     file: str
@@ -72,9 +74,14 @@ class ClassSource:
         file = _file_of(owner)
         tree = tree_of(file) if file else None
         found = [node for name, node in _classes(tree) if name == owner.__qualname__] if tree else []
-        lines = [fn.__code__.co_firstlineno for fn in vars(owner).values() if isinstance(fn, types.FunctionType)]
-        inside = [node for node in found if any(node.lineno <= line <= (node.end_lineno or 0) for line in lines)]
-        return cls(owner, file, (inside or found or [None])[-1])
+        lines = [
+            fn.__code__.co_firstlineno for fn in vars(owner).values() if isinstance(fn, types.FunctionType)
+        ]
+        inside = [
+            node for node in found if any(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
+        ]
+        nodes = inside or found
+        return cls(owner, file, nodes[-1] if nodes else None)
 
     def place(self, line: int | None) -> str:
         name = shown(self.file) if self.file else self.cls.__module__
@@ -146,12 +153,19 @@ def resolve(raw: Any, names: dict[str, Any], local: dict[str, Any], file: str) -
         return typing.get_type_hints(holder, names, local, include_extras=True)["it"]
     except NameError as error:
         text = raw if isinstance(raw, str) else getattr(raw, "__forward_arg__", str(raw))
-        raise Unresolved(f"is annotated `{text}`, where `{error.name}` means nothing", _name_mend(error.name, names, local, file)) from None
+        raise Unresolved(
+            f"is annotated `{text}`, where `{error.name}` means nothing",
+            _name_mend(error.name or "", names, local, file),
+        ) from None
     except SyntaxError:
-        raise Unresolved(f"is annotated `{raw}`, which is no Python", "write a type, e.g. list[str]") from None
+        raise Unresolved(
+            f"is annotated `{raw}`, which is no Python", "write a type, e.g. list[str]"
+        ) from None
     except Exception as error:  # whatever evaluating the user's annotation raises
         text = raw if isinstance(raw, str) else repr(raw)
-        raise Unresolved(f"has an annotation that cannot be used, `{text}`: {error}", "write a type, e.g. list[str]") from None
+        raise Unresolved(
+            f"has an annotation that cannot be used, `{text}`: {error}", "write a type, e.g. list[str]"
+        ) from None
 
 
 def _name_mend(name: str, names: dict[str, Any], local: dict[str, Any], file: str) -> str:
@@ -169,7 +183,7 @@ def _type_checking_import(name: str, file: str) -> str:
     for block in ast.walk(tree) if tree else ():
         if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test):
             for node in block.body:
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    if any((alias.asname or alias.name) == name for alias in node.names):
-                        return ast.unparse(node)
+                imported = node.names if isinstance(node, ast.Import | ast.ImportFrom) else ()
+                if any((alias.asname or alias.name) == name for alias in imported):
+                    return ast.unparse(node)
     return ""

@@ -17,7 +17,8 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one replica needs: CPU cores, memory ("2GiB"), a kind of GPU ("L4") and how many of it, fractions allowed.
+    """What one replica needs: CPU cores, memory ("2GiB"), a kind of GPU ("L4") and how many of it, fractions
+    allowed.
 
     A named `gpu` without `gpus` means one.
     """
@@ -34,7 +35,8 @@ class Resources:
         _text(self, "gpu", self.gpu, 'gpu="L4"')
         if self.memory and not _MEMORY.fullmatch(self.memory):
             raise SettingError(
-                f"Resources(memory={self.memory!r}) is no amount of memory", mend='write a number and a unit, e.g. memory="2GiB"'
+                f"Resources(memory={self.memory!r}) is no amount of memory",
+                mend='write a number and a unit, e.g. memory="2GiB"',
             )
         if self.gpu and not self.gpus:
             object.__setattr__(self, "gpus", 1.0)
@@ -48,8 +50,9 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
-    """How many replicas: between `min` and `max`, aiming at `target_streams` active turns a replica and `target_wait_ms`
-    of queueing; `up_delay` and `down_delay` are seconds a need must last, `spares` replicas stand warm beyond it.
+    """How many replicas: between `min` and `max`, aiming at `target_streams` active turns a replica and
+    `target_wait_ms` of queueing; `up_delay` and `down_delay` are seconds a need must last, `spares` replicas
+    stand warm beyond it.
     """
 
     min: int = 1
@@ -64,8 +67,22 @@ class Autoscaling:
         _whole(self, "min", self.min, 0)
         _whole(self, "max", self.max, 1)
         _whole(self, "spares", self.spares, 0)
-        _number(self, "target_streams", self.target_streams, 0.0, "turns per replica, e.g. target_streams=8", above=True)
-        _number(self, "target_wait_ms", self.target_wait_ms, 0.0, "milliseconds, e.g. target_wait_ms=100", above=True)
+        _number(
+            self,
+            "target_streams",
+            self.target_streams,
+            0.0,
+            "turns per replica, e.g. target_streams=8",
+            above=True,
+        )
+        _number(
+            self,
+            "target_wait_ms",
+            self.target_wait_ms,
+            0.0,
+            "milliseconds, e.g. target_wait_ms=100",
+            above=True,
+        )
         _number(self, "up_delay", self.up_delay, 0.0, "seconds, e.g. up_delay=2")
         _number(self, "down_delay", self.down_delay, 0.0, "seconds, e.g. down_delay=30")
         if self.min > self.max:
@@ -77,7 +94,9 @@ class Autoscaling:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Hard caps of one replica: calls running at once, and calls waiting; what comes on top is refused at once."""
+    """Hard caps of one replica: calls running at once, and calls waiting; what comes on top is refused at
+    once.
+    """
 
     running: int = 32
     queued: int = 64
@@ -91,8 +110,8 @@ class Limits:
 class CallOptions:
     """How a use of a chainlet calls it. Seconds, or None for no limit.
 
-    `timeout` until a unary result; of a stream `first` until its first item and `idle` between items; `retries` are
-    FURTHER attempts after the first; `window` is the bytes of credit per stream and direction.
+    `timeout` until a unary result; of a stream `first` until its first item and `idle` between items;
+    `retries` are FURTHER attempts after the first; `window` is the bytes of credit per stream and direction.
     """
 
     timeout: float | None = 60.0
@@ -112,7 +131,7 @@ class CallOptions:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Calls are gathered into one of up to `size`; the first of them waits at most `wait_ms` for the others."""
+    """Calls are gathered into one of up to `size`; the first waits at most `wait_ms` for the others."""
 
     size: int = 8
     wait_ms: float = 5.0
@@ -125,12 +144,16 @@ class Batching:
 def _number(spec: Any, name: str, value: object, least: float, write: str, *, above: bool = False) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not good or (value <= least if above else value < least):  # type: ignore[operator]
-        _refuse(spec, name, value, f"a number {'above' if above else 'of at least'} {least:g}", f"write {write}")
+        _refuse(
+            spec, name, value, f"a number {'above' if above else 'of at least'} {least:g}", f"write {write}"
+        )
 
 
 def _whole(spec: Any, name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        _refuse(spec, name, value, f"a whole number of at least {least}", f"write e.g. {name}={max(least, 1)}")
+        _refuse(
+            spec, name, value, f"a whole number of at least {least}", f"write e.g. {name}={max(least, 1)}"
+        )
 
 
 def _text(spec: Any, name: str, value: object, write: str) -> None:
