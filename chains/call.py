@@ -12,7 +12,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -32,7 +32,10 @@ class Holdable(Protocol):
 
 
 class Scope:
-    """A stretch of work that can be cancelled, held and given a deadline, together with all that it opened."""
+    """A stretch of work that can be cancelled, held and given a deadline, together with all that it opened.
+
+    `hop` and `turn` are the innermost ones around (or the scope itself), None outside of any.
+    """
 
     kind: Literal["call", "turn", "hop"]
 
@@ -49,8 +52,11 @@ class Scope:
         self._held = False
         self._children: dict[Scope, None] = {}
         self._on_cancel: dict[int, Callable[[str], None]] = {}
-        self._holdables: dict[Holdable, None] = {}
+        self._holdable: Holdable | None = None
         self._timer: Timer | None = None
+        self._call: Call | None = None if parent is None else parent._call
+        self.turn: Turn | None = None if parent is None else parent.turn
+        self.hop: Hop | None = None if parent is None else parent.hop
         if parent is not None:
             parent._children[self] = None
             self._held = parent._held
@@ -60,32 +66,9 @@ class Scope:
     @property
     def call(self) -> Call:
         """The conversation that this belongs to. Raises NotFound outside of one."""
-        scope: Scope | None = self
-        while scope is not None:
-            if isinstance(scope, Call):
-                return scope
-            scope = scope.parent
-        raise NotFound("this code runs outside of a call", mend="open one: async with runtime.open_call() as call")
-
-    @property
-    def turn(self) -> Turn | None:
-        """The innermost turn around this code, None outside of one."""
-        scope: Scope | None = self
-        while scope is not None:
-            if isinstance(scope, Turn):
-                return scope
-            scope = scope.parent
-        return None
-
-    @property
-    def hop(self) -> Hop | None:
-        """The innermost hop around this code, None outside of one."""
-        scope: Scope | None = self
-        while scope is not None:
-            if isinstance(scope, Hop):
-                return scope
-            scope = scope.parent
-        return None
+        if self._call is None:
+            raise NotFound("this code runs outside of a call", mend="open one: async with runtime.open_call() as call")
+        return self._call
 
     @property
     def cancelled(self) -> bool:
@@ -148,17 +131,17 @@ class Scope:
         if self._held == held or self.closed:
             return
         self._held = held
-        for holdable in self._holdables:
+        if self._holdable is not None:
             if held:
-                holdable.hold()
+                self._holdable.hold()
             else:
-                holdable.resume()
+                self._holdable.resume()
         for child in self._children:
             child._set_held(held)
 
     def attach(self, holdable: Holdable) -> None:
-        """Let holds of this scope reach `holdable`, for as long as the scope is open."""
-        self._holdables[holdable] = None
+        """Let holds of this scope reach `holdable`, a hop's stream, for as long as the scope is open."""
+        self._holdable = holdable
         if self._held:
             holdable.hold()
 
@@ -166,18 +149,20 @@ class Scope:
         """The scope has ended; nothing in it remains to be cancelled."""
         if self.closed:
             return
-        for child in list(self._children):
-            child.cancel(f"{self.kind} ended")
+        if self._children:
+            for child in list(self._children):
+                child.cancel(f"{self.kind} ended")
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self.parent is not None:
             self.parent._children.pop(self, None)
-        for fn in list(self._on_cancel.values()):
-            fn(self.reason or f"{self.kind} ended")
-        self._on_cancel.clear()
-        self._holdables.clear()
+        if self._on_cancel:
+            for fn in list(self._on_cancel.values()):
+                fn(self.reason or f"{self.kind} ended")
+            self._on_cancel.clear()
+        self._holdable = None
 
     @contextmanager
     def activate(self) -> Iterator[None]:
@@ -188,6 +173,24 @@ class Scope:
         finally:
             _scope.reset(token)
 
+    @contextmanager
+    def work(self, name: str) -> Iterator[None]:
+        """Name a stretch of the hop's own work, so that the account shows it and never calls it waiting."""
+        hop, now = self.hop, self.clock.now()
+        if hop is None:
+            raise NotFound("there is no hop here to account for", mend="name work within a chainlet's method")
+        hop.timing.begin_work(now)
+        work = Work(name, now, 0.0, self.turn.number if self.turn else 0)
+        try:
+            yield
+        finally:
+            hop.timing.end_work(work, self.clock.now())
+
+    def worked(self, name: str, start: float, end: float) -> None:
+        """Name a stretch that is over (monotonic seconds): one that is known only afterwards, as an end of turn is."""
+        if self.hop is not None:
+            self.hop.timing.add_work(Work(name, start, end, self.turn.number if self.turn else 0))
+
 
 class Hop(Scope):
     """One method call on a chainlet. `timing` is its account, `current()` within the method's code is this."""
@@ -197,32 +200,16 @@ class Hop(Scope):
     def __init__(self, parent: Scope, node: str, method: str, deadline: float | None) -> None:
         super().__init__(parent, parent.clock, f"{next(_numbers):x}", deadline)
         caller, turn = parent.hop, parent.turn
+        self.hop = self
         self.timing: Timing = Timing(
             self.id,
-            caller.timing if caller else None,
+            None if caller is None else caller.timing,
             parent.call.id,
-            turn.number if turn else 0,
+            0 if turn is None else turn.number,
             node,
             method,
             self.clock.now(),
         )
-
-    @contextmanager
-    def work(self, name: str) -> Iterator[None]:
-        """Name a stretch of the hop's own work, so that the account shows it and never calls it waiting."""
-        turn = self.turn
-        now = self.clock.now()
-        self.timing.begin_work(now)
-        work = Work(name, now, 0.0, turn.number if turn else 0)
-        try:
-            yield
-        finally:
-            self.timing.end_work(work, self.clock.now())
-
-    def worked(self, name: str, start: float, end: float) -> None:
-        """Name a stretch that is over (monotonic seconds): one that is known only afterwards, as an end of turn is."""
-        turn = self.turn
-        self.timing.works.append(Work(name, start, end, turn.number if turn else 0))
 
 
 class Played:
@@ -267,6 +254,7 @@ class Call(Scope):
         if priority not in ("interactive", "batch"):
             raise SettingError(f"priority is {priority!r}", mend='write "interactive" or "batch"')
         super().__init__(None, clock, id or secrets.token_hex(8), deadline)
+        self._call = self
         self.tenant = tenant
         self.priority = priority
         self.affinity = affinity or self.id
@@ -305,8 +293,9 @@ class Turn(Scope):
 
     def __init__(self, call: Call, number: int, deadline: float | None) -> None:
         around = _scope.get(None)
-        parent = around if around is not None and not around.closed and _within(around, call) else call
+        parent = around if around is not None and not around.closed and around._call is call else call
         super().__init__(parent, call.clock, f"{call.id}/{number}", deadline)
+        self.turn = self
         self.number = number
         self.opened = call.clock.now()
         self.marks: dict[str, float] = {}
@@ -425,13 +414,11 @@ def current_or_none() -> Scope | None:
     return _scope.get(None)
 
 
-def _within(scope: Scope, call: Call) -> bool:
-    above: Scope | None = scope
-    while above is not None:
-        if above is call:
-            return True
-        above = above.parent
-    return False
+def context_of(scope: Scope) -> Context:
+    """A copy of the running code's context in which `scope` is the current one: for a task of its own."""
+    context = copy_context()
+    context.run(_scope.set, scope)
+    return context
 
 
 def _trace(traceparent: str | None) -> tuple[str, str]:

@@ -20,7 +20,8 @@ from chains.timing import Clock, Timing, Wait
 
 Part = Literal["serialise", "wire", "queue", "compute", "wait"]
 CALLS = 256
-HOPS = 20_000
+HOPS = 4_096
+TOTAL = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """What is known of one call: its hops (the last 20,000 that ended) and its turns."""
+    """What is known of one call: its hops (the last 4,096 that ended) and its turns."""
 
     call: Call
     hops: deque[Timing] = field(default_factory=lambda: deque(maxlen=HOPS))
@@ -65,25 +66,36 @@ class Exporter(Protocol):
 
 
 class Recorder:
-    """Keeps the accounts of the last `calls` calls, and hands spans to `exporter` when there is one."""
+    """Keeps the accounts of the last `calls` calls (fewer when they have more than 50,000 hops together), and hands
+    spans to `exporter` when there is one.
+    """
 
     def __init__(self, clock: Clock, *, calls: int = CALLS, exporter: Exporter | None = None) -> None:
         self._clock = clock
         self._limit = calls
         self._exporter = exporter
         self._records: OrderedDict[str, CallRecord] = OrderedDict()
+        self._hops = 0
 
     def open(self, call: Call) -> None:
         self._records[call.id] = CallRecord(call)
         while len(self._records) > self._limit:
-            self._records.popitem(last=False)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, record = self._records.popitem(last=False)
+        self._hops -= len(record.hops)
 
     def add(self, timing: Timing) -> None:
         """A hop has ended."""
         record = self._records.get(timing.call)
         if record is None:
             return
+        if len(record.hops) < HOPS:
+            self._hops += 1
         record.hops.append(timing)
+        while self._hops > TOTAL and len(self._records) > 1:
+            self._forget_oldest()
         if timing.parent is None and record.root is None:
             record.root = timing
         if self._exporter is not None:

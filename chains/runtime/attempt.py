@@ -11,18 +11,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
-from chains.call import Hop, Scope, current_or_none
+from chains.call import Hop, Scope, context_of, current_or_none
 from chains.channel import Channel, End
 from chains.dsl.signature import Checker, Method
 from chains.errors import Cancelled, InvalidValue
 from chains.timing import Timing
 
 Transfer = Callable[[Any, Checker, Timing], Any]
-
-
-def by_reference(value: Any, checker: Checker, timing: Timing) -> Any:
-    """In one process values pass as they are: nothing is copied."""
-    return value
+"""How a value passes a hop. None stands for by reference: in one process nothing is copied."""
 
 
 def through_codec(value: Any, checker: Checker, timing: Timing) -> Any:
@@ -70,8 +66,8 @@ class Pump:
 
     async def next(self) -> Any:
         if self._task is None and self._channel.ended is None:
-            with self._scope.activate():
-                self._task = asyncio.ensure_future(self._run())
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._run(), context=context_of(self._scope))
         return await self._channel.receive()
 
     def _stop(self, reason: str) -> None:
@@ -118,7 +114,7 @@ class Attempt:
                  "transfer", "values")  # fmt: skip
 
     def __init__(
-        self, hop: Hop, method: Method, values: dict[str, Any], out: Channel[Any] | None, transfer: Transfer
+        self, hop: Hop, method: Method, values: dict[str, Any], out: Channel[Any] | None, transfer: Transfer | None
     ) -> None:
         self.hop = hop
         self.method = method
@@ -188,7 +184,8 @@ class Input(AsyncIterator[Any]):
         if self._via is not None:
             self._via.consumed = True
         hop.timing.items_in += 1
-        return self._attempt.transfer(self._checker.check(item, self._where), self._checker, hop.timing)
+        item, transfer = self._checker.check(item, self._where), self._attempt.transfer
+        return item if transfer is None else transfer(item, self._checker, hop.timing)
 
     async def _wait(self, source: Source, hop: Hop) -> Any:
         scope = current_or_none()

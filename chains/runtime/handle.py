@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Any, Protocol
 
-from chains.call import DEADLINE, Hop, current, current_or_none
+from chains.call import DEADLINE, Hop, context_of, current, current_or_none
 from chains.channel import Channel, End
 from chains.dsl.graph import Edge, Node
 from chains.dsl.signature import Method
@@ -48,13 +48,13 @@ class Target(Protocol):
 class Line:
     """What all handles of a runtime share: its loop, how values pass, whom to tell of a hop that has ended."""
 
-    def __init__(self, transfer: Transfer, record: Callable[[Timing], None]) -> None:
+    def __init__(self, transfer: Transfer | None, record: Callable[[Timing], None]) -> None:
         self.transfer = transfer
         self.record = record
         self.lender = Lender()
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[Drive, None] = {}
         self._homes: dict[tuple[str, str], str] = {}
 
     def soon(self, fn: Callable[..., None], *args: Any) -> None:
@@ -66,6 +66,8 @@ class Line:
 
     def pick(self, servers: list[Server], node: str, hop: Hop, tried: set[str]) -> Server | None:
         """The replica for this hop: the one that the conversation had before, unless another is clearly less loaded."""
+        if len(servers) == 1 and not tried:
+            return servers[0] if servers[0].pressure >= 0 else None
         open_ = [server for server in servers if server.name not in tried]
         key = (hop.call.affinity, node)
         home = self._homes.get(key)
@@ -73,7 +75,7 @@ class Line:
         index = choose([server.pressure for server in open_], preferred)
         if index is None:
             return None
-        if len(servers) > 1 and key not in self._homes:
+        if key not in self._homes:
             hop.call.on_cancel(lambda _: self._leave(key))
             self._homes[key] = open_[index].name
         return open_[index]
@@ -127,14 +129,15 @@ class Bound:
         deadline = None if whole or options.timeout is None else scope.clock.now() + options.timeout
         hop = Hop(scope, self._target.node.name, method.name, deadline)
         out: Channel[Any] | None = Channel(options.window) if method.streams_out else None
-        for param in method.params:
-            if not param.stream:
-                values[param.name] = line.transfer(values[param.name], param.checker, hop.timing)
+        if line.transfer is not None:
+            for param in method.params:
+                if not param.stream:
+                    values[param.name] = line.transfer(values[param.name], param.checker, hop.timing)
         attempt = Attempt(hop, method, values, out, line.transfer)
         for name, checker in self._streams.items():
             source, via = line.lender.source(values[name], f"{method.label}({name})", scope, options.window)
             attempt.lend(name, source, checker, via).on_ended = self._after_input(hop)
-        drive = _Drive(attempt, self._target, options, line)
+        drive = Drive(attempt, self._target, options, line)
         if deadline is not None:
             hop.arm(f"{hop.timing.label} gave no result within {options.timeout:g} s")
         if out is None:
@@ -168,8 +171,10 @@ class Bound:
         return BlockingStream(value, loop) if isinstance(value, Stream) else value
 
 
-class _Drive:
+class Drive:
     """Carries one hop to its end: picks replicas, retries by the contract's rule, releases the caller on a cancel."""
+
+    __slots__ = ("_begun", "_undo", "attempt", "future", "line", "options", "target", "task")
 
     def __init__(self, attempt: Attempt, target: Target, options: CallOptions, line: Line) -> None:
         self.attempt = attempt
@@ -178,20 +183,21 @@ class _Drive:
         self.line = line
         self.future: asyncio.Future[Any] | None = None
         hop = attempt.hop
-        with hop.activate():
-            self.task = asyncio.ensure_future(self._run())
-        line.tasks.add(self.task)
-        self.task.add_done_callback(self._ended)
+        self._begun = False
+        self.task: asyncio.Task[None] = line.loop.create_task(self._run(), context=context_of(hop))
+        line.tasks[self] = None
         attempt.task = self.task
         self._undo = hop.on_cancel(self._cancelled)
 
     def _cancelled(self, reason: str) -> None:
         """Release the caller now; the callee's code is cancelled and runs its `finally`."""
-        hop = self.attempt.hop
-        self._settle(hop.error(), reason)
+        self.settle(self.attempt.hop.error(), reason)
         self.task.cancel()
+        if not self._begun:  # a task that is cancelled before its first step runs none of its code
+            self.line.loop.call_soon(self._finish, "cancelled", "")
 
-    def _settle(self, error: BaseException, reason: str = "") -> None:
+    def settle(self, error: BaseException, reason: str = "") -> None:
+        """The caller's side ends with `error`, now."""
         if self.attempt.out is not None:
             cancelled = isinstance(error, Cancelled)
             self.attempt.out.end(End("cancelled" if cancelled else "error", error, reason or str(error)))
@@ -200,31 +206,26 @@ class _Drive:
             self.future.exception()  # it may have no reader left: that is no fault
 
     async def _run(self) -> None:
+        self._begun = True
         hop, outcome, name = self.attempt.hop, "cancelled", ""
         try:
             value = await self._attempts()
-            outcome = "done"
-            if hop.cancelled:
-                outcome = "cancelled"
-            elif self.attempt.out is not None:
-                self.attempt.out.end()
-            elif self.future is not None and not self.future.done():
-                self.future.set_result(value)
+            if not hop.reason:
+                outcome = "done"
+                if self.attempt.out is not None:
+                    self.attempt.out.end()
+                elif self.future is not None and not self.future.done():
+                    self.future.set_result(value)
         except asyncio.CancelledError:
-            if not hop.cancelled:
-                self._settle(Cancelled("the code was cancelled from within"))
+            if not hop.reason:
+                self.settle(Cancelled("the code was cancelled from within"))
         except Exception as error:
             detail = describe(error, self.target.node.name)
             outcome, name = "error", detail.type_name
-            if not hop.cancelled:
-                self._settle(revive(detail, self.attempt.method.raises))
+            if not hop.reason:
+                self.settle(revive(detail, self.attempt.method.raises))
         finally:
             self._finish(outcome, name)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before its first step, which runs none of its code."""
-        self.line.tasks.discard(task)
-        self._finish("cancelled", "")
 
     def _finish(self, outcome: str, error: str) -> None:
         hop = self.attempt.hop
@@ -233,6 +234,7 @@ class _Drive:
         hop.timing.finish(hop.clock.now(), outcome, error)
         self._undo()
         hop.close()
+        del self.line.tasks[self]
         self.line.record(hop.timing)
 
     async def _attempts(self) -> Any:
@@ -241,7 +243,7 @@ class _Drive:
             server = await self._pick(tried)
             try:
                 value = await server.serve(attempt)
-                if attempt.out is None:
+                if attempt.out is None and attempt.transfer is not None:
                     value = attempt.transfer(value, attempt.method.result, attempt.hop.timing)
                 return value
             except (Unavailable, asyncio.CancelledError) as error:
@@ -281,12 +283,12 @@ class Result(Awaitable[Any]):
 
     __slots__ = ("_drive", "_future", "_hop")
 
-    def __init__(self, hop: Hop, drive: _Drive) -> None:
+    def __init__(self, hop: Hop, drive: Drive) -> None:
         self._hop = hop
         self._drive = drive
         self._future = drive.future = drive.line.loop.create_future()
         if hop.cancelled:
-            drive._settle(hop.error())
+            drive.settle(hop.error())
 
     @property
     def timing(self) -> Timing:
@@ -323,7 +325,7 @@ class Stream(AsyncIterator[Any]):
 
     __slots__ = ("__weakref__", "_channel", "_drive", "_hop", "_options")
 
-    def __init__(self, hop: Hop, channel: Channel[Any], options: CallOptions, drive: _Drive) -> None:
+    def __init__(self, hop: Hop, channel: Channel[Any], options: CallOptions, drive: Drive) -> None:
         self._hop = hop
         self._channel = channel
         self._options = options

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from chains.call import Call
 from chains.dsl.graph import Graph, Node
 from chains.errors import NotFound, SettingError, StartError, Unavailable
-from chains.runtime.attempt import by_reference, through_codec
+from chains.runtime.attempt import through_codec
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad, State
 from chains.runtime.handle import Handle, Line, Server, handles_of
 from chains.runtime.replica import Replica
@@ -84,7 +84,7 @@ class InProcess:
         self.clock: Clock = clock or LoopClock()
         self.recorder = recorder or Recorder(self.clock)
         self._counts = counts
-        self._transfer = through_codec if codec else by_reference
+        self._transfer = through_codec if codec else None
         self._progress = progress
         self._grace = grace
         self._stuck = stuck_s
@@ -146,7 +146,7 @@ class InProcess:
         for call in list(self._calls.values()):
             call.cancel("the runtime stopped")
         if self._line is not None and self._line.tasks:
-            await asyncio.wait(list(self._line.tasks), timeout=1.0)
+            await asyncio.wait([drive.task for drive in self._line.tasks], timeout=1.0)
         self.recorder.flush()
 
     async def kill(self, node: str, index: int) -> None:

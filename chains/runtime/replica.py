@@ -41,8 +41,7 @@ class Replica:
         self._taken = 0
         self._last_wait = 0.0
         self._moved = clock.now()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._drained: asyncio.Future[None] | None = None
         self._batchers: dict[str, Batcher] = {}
         self._instance: Any = None
         self._pool = ThreadPoolExecutor(max_workers=self._slots, thread_name_prefix=name)
@@ -94,7 +93,9 @@ class Replica:
         timer = None
         if grace is not None and self.running:
             timer = self.clock.call_at(self.clock.now() + grace, self._cancel_running)
-        await self._idle.wait()
+        if self.running:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
         if timer is not None:
             timer.cancel()
         if started:
@@ -163,7 +164,6 @@ class Replica:
         timing.received = self.clock.now()
         await self._admit(attempt)
         self.running[attempt] = None
-        self._idle.clear()
         try:
             if attempt.hop.cancelled or attempt.hop.remaining() == 0.0:
                 raise attempt.hop.error()
@@ -205,8 +205,8 @@ class Replica:
 
     def _release(self) -> None:
         self._pass_on()
-        if not self.running and not self._taken:
-            self._idle.set()
+        if self._drained is not None and not self.running and not self._drained.done():
+            self._drained.set_result(None)
 
     def _pass_on(self) -> None:
         """A slot is free: to the next that waits, or back."""
@@ -271,7 +271,9 @@ class Replica:
                 except StopAsyncIteration:
                     return
                 step = items.__anext__
-                item = attempt.transfer(check.check(item, where), check, timing)
+                item = check.check(item, where)
+                if attempt.transfer is not None:
+                    item = attempt.transfer(item, check, timing)
                 if not out.offer(item):
                     try:
                         await self._send(attempt, item)
