@@ -32,9 +32,7 @@ class CoquiVoice:
     ) -> None:
         for name, path in (("model", model), ("config", config)):
             if not Path(path).is_file():
-                raise TtsModelError(
-                    f"{name}: there is no file {path}; give a Coqui model's .pth and its config.json"
-                )
+                raise TtsModelError(f"{name}: there is no file {path}; give a Coqui model's .pth and its config.json")
         try:
             from TTS.api import TTS
         except (ImportError, OSError) as error:

@@ -41,9 +41,7 @@ class HibariVoice:
             import hibari
             from hibari import voices
         except ImportError as error:
-            raise TtsModelError(
-                "the voice hibari is not installed; run: pip install hibari-tts==0.2.1"
-            ) from error
+            raise TtsModelError("the voice hibari is not installed; run: pip install hibari-tts==0.2.1") from error
         if not 0.5 <= speed <= 2:
             raise TtsModelError(f"speed is {speed}; it must be from 0.5 to 2")
         at_hand = [name for name in voices.VOICES if _lies_here(voices, name)]
@@ -91,6 +89,4 @@ def speak(voice: Voice, clause: Clause, settings: SoundSettings | None = None) -
     if text[-1].isalnum():
         text += "." if clause.ends_sentence else ","
     audio = concatenated(list(voice.synthesize(text)))
-    yield from frames(
-        clause, trimmed(audio, voice.rate, settings, pause_after(clause, settings)), voice.rate, settings
-    )
+    yield from frames(clause, trimmed(audio, voice.rate, settings, pause_after(clause, settings)), voice.rate, settings)

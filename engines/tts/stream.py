@@ -15,29 +15,13 @@ import numpy.typing as npt
 Samples = npt.NDArray[np.float32]
 
 _TITLES = {
-    "dr", "mr", "mrs", "ms", "prof", "no", "vs", "e.g", "i.e", "approx", "appt", "apt", "ste", "mt", "gen",
-    "rev", "jan", "feb", "aug", "sept", "oct", "nov", "dec", "mon", "tue", "tues", "wed", "thu", "thurs",
-    "fri", "min", "hrs",
+    "dr", "mr", "mrs", "ms", "prof", "vs", "e.g", "i.e", "approx", "appt", "apt", "ste", "mt", "gen", "rev",
 }  # fmt: skip
 # These may also end a sentence: they do if a word follows that likes to begin one.
 _MAYBE = {
-    "a.m",
-    "p.m",
-    "st",
-    "ave",
-    "rd",
-    "blvd",
-    "ln",
-    "etc",
-    "inc",
-    "ltd",
-    "co",
-    "u.s",
-    "u.k",
-    "ph.d",
-    "m.d",
-    "d.d.s",
-}
+    "a.m", "p.m", "st", "ave", "rd", "blvd", "ln", "etc", "inc", "ltd", "co", "u.s", "u.k", "ph.d", "m.d", "min",
+    "hrs", "jan", "feb", "aug", "sept", "oct", "nov", "dec", "mon", "tue", "tues", "wed", "thu", "thurs", "fri",
+}  # fmt: skip
 _BEGINNERS = {
     "a", "an", "and", "are", "but", "can", "could", "do", "does", "for", "he",
     "her", "his", "how", "i", "i'd", "i'll", "i'm", "if", "in", "is", "it", "it's", "may", "my", "no", "on",
@@ -209,6 +193,8 @@ class _View:
         word = self._text[self.word_start(i) : i].lstrip("(\"'“\u2018").lower()
         if word in _TITLES or (len(word) == 1 and word.isalpha()):
             return not following
+        if word == "no":
+            return not self._next_word(end)[:1].isdigit()
         if word in _MAYBE:
             after = self._next_word(end) if following else "The"
             return after[:1].isupper() and after.rstrip(".,!?").lower() in _BEGINNERS
@@ -306,9 +292,7 @@ def frames(clause: Clause, audio: Samples, rate: int, settings: SoundSettings) -
         stop = min(start + size, len(pcm))
         reached = len(clause.text) * stop / len(pcm)
         now = max([end for end in ends if end <= reached] or [0])
-        yield Frame(
-            pcm[start:stop], clause.index, clause.start + said, clause.start + now, clause.text[said:now]
-        )
+        yield Frame(pcm[start:stop], clause.index, clause.start + said, clause.start + now, clause.text[said:now])
         said = now
 
 
