@@ -23,7 +23,8 @@ _SCALARS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
 _PLAIN = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
 _INSTEAD: dict[Any, str] = {
     set: "list[str]", frozenset: "list[str]", abc.Set: "list[str]", abc.Sequence: "list[str]",
-    abc.Collection: "list[str]", abc.MutableSequence: "list[str]", abc.Mapping: "dict[str, str]", abc.MutableMapping: "dict[str, str]",
+    abc.Collection: "list[str]", abc.MutableSequence: "list[str]",
+    abc.Mapping: "dict[str, str]", abc.MutableMapping: "dict[str, str]",
     bytearray: "bytes", memoryview: "bytes", complex: "tuple[float, float]",
 }  # fmt: skip
 
@@ -56,8 +57,7 @@ def written(annotation: Any) -> str:
         return f"NDArray[{written(scalar[0])}]" if scalar else "NDArray"
     if origin is not None:
         inside = ", ".join(
-            "[" + ", ".join(map(written, arg)) + "]" if isinstance(arg, list) else written(arg)
-            for arg in args
+            "[" + ", ".join(map(written, arg)) + "]" if isinstance(arg, list) else written(arg) for arg in args
         )
         name = getattr(origin, "__name__", str(origin))
         return f"{name}[{inside}]" if inside else name
@@ -88,9 +88,7 @@ def kind_of(annotation: Any) -> Kind:
 def _compile(annotation: Any, memo: dict[Any, Kind], *, top: bool = False) -> Kind:
     if annotation in (Any, object):
         if top:
-            raise Unsupported(
-                f"is `{written(annotation)}`", "name the type that flows, e.g. str or a dataclass"
-            )
+            raise Unsupported(f"is `{written(annotation)}`", "name the type that flows, e.g. str or a dataclass")
         return values.Anything("plain data")
     if annotation is None:
         annotation = type(None)
@@ -154,9 +152,7 @@ def _record(cls: type, memo: dict[Any, Kind]) -> Kind:
         try:
             kinds[name] = _compile(hints[name], memo)
         except Unsupported as error:
-            raise Unsupported(
-                f"is `{cls.__name__}`, whose field `{name}` {error.found}", error.write
-            ) from None
+            raise Unsupported(f"is `{cls.__name__}`, whose field `{name}` {error.found}", error.write) from None
     record.fill(kinds)
     return record
 
@@ -171,9 +167,7 @@ def _generic(annotation: Any, origin: Any, args: tuple[Any, ...], memo: dict[Any
     if origin is typing.Annotated:
         inner = _compile(args[0], memo, top=True)
         constraints = [
-            extra
-            for extra in args[1:]
-            if type(extra).__module__.partition(".")[0] in ("pydantic", "annotated_types")
+            extra for extra in args[1:] if type(extra).__module__.partition(".")[0] in ("pydantic", "annotated_types")
         ]
         return structures.Constrained(annotation, inner) if constraints else inner
     if origin in (typing.Union, types.UnionType):
@@ -207,9 +201,7 @@ def _key(annotation: Any, memo: dict[Any, Kind]) -> Kind:
 def _union(name: str, kinds: tuple[Kind, ...]) -> Kind:
     structures = [kind.structure for kind in kinds if kind.structure]
     if len(set(structures)) < len(structures):
-        raise Unsupported(
-            f"is `{name}`, two structures of one name", "give one of the two classes another name"
-        )
+        raise Unsupported(f"is `{name}`, two structures of one name", "give one of the two classes another name")
     return values.Union(name, kinds)
 
 
@@ -231,9 +223,7 @@ def _unsupported(annotation: Any) -> Unsupported:
             f"is `{name}`", f"write list[{', '.join(map(written, typing.get_args(annotation))) or 'str'}]"
         )
     if origin is abc.Callable:
-        return Unsupported(
-            f"is `{name}`: code cannot cross a hop", 'name what to do, e.g. Literal["upper", "lower"]'
-        )
+        return Unsupported(f"is `{name}`: code cannot cross a hop", 'name what to do, e.g. Literal["upper", "lower"]')
     if isinstance(annotation, typing.TypeVar):
         return Unsupported(f"is the type variable `{name}`", "name the type that flows")
     if isinstance(annotation, type):
@@ -252,9 +242,7 @@ def _class_mend(cls: type) -> Unsupported:
             f"depend on it, {name.lower()}: {name} = depends({name})",
         )
     if typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields")):
-        return Unsupported(
-            f"is `{cls.__name__}`", f"write it as a dataclass: @dataclass class {cls.__name__}"
-        )
+        return Unsupported(f"is `{cls.__name__}`", f"write it as a dataclass: @dataclass class {cls.__name__}")
     if issubclass(cls, np.generic):
         plain = "float" if issubclass(cls, np.floating) else "int" if issubclass(cls, np.integer) else "bool"
         return Unsupported(f"is `{cls.__name__}`, a scalar of numpy", f"write {plain}")

@@ -24,9 +24,7 @@ class Array(Kind):
 
     def check(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
-            raise Wrong(
-                described(value), self.name, "write numpy.asarray(...)" if isinstance(value, list) else ""
-            )
+            raise Wrong(described(value), self.name, "write numpy.asarray(...)" if isinstance(value, list) else "")
         if value.dtype.hasobject:
             raise Wrong("an array of Python objects", self.name, "give it a dtype, e.g. dtype=numpy.float32")
         if self.scalar is not None and not issubclass(value.dtype.type, self.scalar):
@@ -38,9 +36,7 @@ class Array(Kind):
         return view
 
     def parse(self, plain: Any, json: bool) -> Any:
-        return self.check(
-            load_array(plain, self.scalar) if json and isinstance(plain, list | dict) else plain
-        )
+        return self.check(load_array(plain, self.scalar) if json and isinstance(plain, list | dict) else plain)
 
     def dump(self, value: Any) -> Any:
         return dump_array(value)
@@ -49,9 +45,7 @@ class Array(Kind):
         text = {"type": "string"}
         shape = {"type": "array", "items": {"type": "integer"}}
         packed = {"dtype": text, "shape": shape, "base64": {"type": "string", "contentEncoding": "base64"}}
-        return {
-            "anyOf": [{"type": "array"}, {"type": "object", "properties": packed, "required": list(packed)}]
-        }
+        return {"anyOf": [{"type": "array"}, {"type": "object", "properties": packed, "required": list(packed)}]}
 
 
 class TorchTensor(Array):
@@ -110,9 +104,7 @@ def load_array(plain: Any, scalar: type[np.generic] | None) -> np.ndarray[Any, A
         dtype = np.dtype(str(plain["dtype"])).newbyteorder("<")
         if dtype.hasobject or dtype.itemsize == 0:
             raise Wrong(f"an array of {dtype}", "an array of numbers")
-        return np.frombuffer(from_base64(plain["base64"]), dtype).reshape(
-            [int(size) for size in plain["shape"]]
-        )
+        return np.frombuffer(from_base64(plain["base64"]), dtype).reshape([int(size) for size in plain["shape"]])
     except (KeyError, TypeError, ValueError, OverflowError, SyntaxError) as error:
         more = 'write nested lists of numbers, or {"dtype": "float32", "shape": [2, 3], "base64": "..."}'
         raise Wrong(f"no array ({type(error).__name__})", "an array", more) from None

@@ -78,16 +78,12 @@ def chainlet(
             *_kinds("@chainlet", settings),
         ]
         if name is not None and not (isinstance(name, str) and name.isidentifier()):
-            noted.append(
-                (f"has @chainlet(name={name!r})", f'write a name like a class\'s, e.g. name="{cls.__name__}"')
-            )
+            noted.append((f"has @chainlet(name={name!r})", f'write a name like a class\'s, e.g. name="{cls.__name__}"'))
         if not isinstance(entry, bool):
             noted.append((f"has @chainlet(entry={entry!r})", "write entry=True"))
         above: ChainletSpec | None = getattr(cls, "__chainlet__", None)
         inherited = above or ChainletSpec(cls.__name__, cls)
-        good: dict[str, Any] = {
-            key: value for key, value in settings.items() if isinstance(value, _SETTINGS[key])
-        }
+        good: dict[str, Any] = {key: value for key, value in settings.items() if isinstance(value, _SETTINGS[key])}
         called = name if isinstance(name, str) and name else cls.__name__
         local = source.enclosing_locals(cls)
         good |= {"name": called, "owner": cls, "entry": entry is True, "local": local, "faults": tuple(noted)}
@@ -143,24 +139,14 @@ def nearest(name: str, known: tuple[str, ...]) -> str:
 @overload
 def method(fn: F, /) -> F: ...
 @overload
-def method(
-    *, idempotent: bool = False, raises: Any = (), batch: Batching | None = None
-) -> Callable[[F], F]: ...
-def method(
-    fn: Any = None, /, *, idempotent: Any = False, raises: Any = (), batch: Any = None, **unknown: Any
-) -> Any:
+def method(*, idempotent: bool = False, raises: Any = (), batch: Batching | None = None) -> Callable[[F], F]: ...
+def method(fn: Any = None, /, *, idempotent: Any = False, raises: Any = (), batch: Any = None, **unknown: Any) -> Any:
     """Options of one method. `idempotent`: it may be tried again though it had begun. `raises`: exceptions
     that reach the caller as themselves, not as RemoteError. `batch`: it is written on lists, and calls are
     gathered into one.
     """
     noted = list(_unknown("@method", unknown, ("idempotent", "raises", "batch")))
-    listed = (
-        (raises,)
-        if isinstance(raises, type)
-        else tuple(raises)
-        if isinstance(raises, tuple | list)
-        else (raises,)
-    )
+    listed = (raises,) if isinstance(raises, type) else tuple(raises) if isinstance(raises, tuple | list) else (raises,)
     errors = tuple(one for one in listed if isinstance(one, type) and issubclass(one, Exception))
     if len(errors) < len(listed):
         wrong = next(one for one in listed if one not in errors)

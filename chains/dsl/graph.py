@@ -131,9 +131,7 @@ class _Building:
         self._path.pop()
         plain = {name: value for name, value in arguments.items() if name not in given}
         for node in self.nodes.values():
-            if node.cls is made.cls and _alike(
-                node, spec, _filled(made, plain), _filled(made, node.arguments), edges
-            ):
+            if node.cls is made.cls and _alike(node, spec, _filled(made, plain), _filled(made, node.arguments), edges):
                 return node.name
         name = self._name(made, attribute)
         self.nodes[name] = Node(name, made.cls, spec, plain, edges, made.methods)

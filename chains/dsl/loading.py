@@ -28,9 +28,7 @@ def module_of(target: str) -> tuple[ModuleType, str]:
     if place.endswith(".py") or os.sep in place or os.path.exists(place):
         return _file(Path(place)), wanted
     if not all(part.isidentifier() for part in place.split(".")):
-        _refuse(
-            target, "is neither a file nor a module", "write chain.py, chain.py:Class or package.module:Class"
-        )
+        _refuse(target, "is neither a file nor a module", "write chain.py, chain.py:Class or package.module:Class")
     return _module(place), wanted
 
 
@@ -40,15 +38,9 @@ def no_such_class(module: ModuleType, target: str, wanted: str, known: tuple[str
     cls = vars(module).get(wanted)
     if isinstance(cls, type):
         where = source.ClassSource.of(cls).where
-        return Fault(
-            f"{where} ({wanted})", "is no chainlet", f"write @chainlet(entry=True) above class {wanted}"
-        )
+        return Fault(f"{where} ({wanted})", "is no chainlet", f"write @chainlet(entry=True) above class {wanted}")
     near = difflib.get_close_matches(wanted, known, n=1)
-    mend = (
-        f"write {target.rpartition(':')[0]}:{near[0]}"
-        if near
-        else f"its chainlets are {', '.join(known) or 'none'}"
-    )
+    mend = f"write {target.rpartition(':')[0]}:{near[0]}" if near else f"its chainlets are {', '.join(known) or 'none'}"
     return Fault(place, f"has no chainlet `{wanted}`", mend)
 
 
@@ -115,9 +107,7 @@ def _explain(target: str, error: BaseException) -> NoReturn:
         text = (error.text or "").strip()
         where = f"{source.shown(error.filename or target)}:{error.lineno or 1}"
         shown = f": `{text}`" if text else ""
-        raise GraphError(
-            [Fault(where, f"is no valid Python ({error.msg}){shown}", "mend this line")]
-        ) from error
+        raise GraphError([Fault(where, f"is no valid Python ({error.msg}){shown}", "mend this line")]) from error
     where = _where(target, error)
     if isinstance(error, ChainsError):
         raise GraphError([Fault(where, error.message, error.mend)]) from error
@@ -126,9 +116,7 @@ def _explain(target: str, error: BaseException) -> NoReturn:
     if isinstance(error, SystemExit):
         mend = 'put what runs the program under `if __name__ == "__main__":`'
         raise GraphError([Fault(where, "ends the program while it is imported", mend)]) from error
-    raise GraphError(
-        [Fault(where, f"cannot be imported ({type(error).__name__}: {error})", _mend(error))]
-    ) from error
+    raise GraphError([Fault(where, f"cannot be imported ({type(error).__name__}: {error})", _mend(error))]) from error
 
 
 def _where(target: str, error: BaseException) -> str:

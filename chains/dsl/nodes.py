@@ -86,7 +86,5 @@ def _node_json(node: Node) -> dict[str, Any]:
             name: {"target": edge.target, "via": edge.via, "options": asdict(edge.options)}
             for name, edge in node.edges.items()
         },
-        "methods": {
-            name: {**method.schema(), "where": method.where} for name, method in node.methods.items()
-        },
+        "methods": {name: {**method.schema(), "where": method.where} for name, method in node.methods.items()},
     }

@@ -46,9 +46,7 @@ class Plan:
 
     def required(self) -> list[str]:
         """Constructor arguments that somebody has to give."""
-        return [
-            name for name, one in self.params.items() if one.default is EMPTY and name not in self.lacking
-        ]
+        return [name for name, one in self.params.items() if one.default is EMPTY and name not in self.lacking]
 
     def resolve(self, raw: Any, names: dict[str, Any]) -> Any:
         """What an annotation means; EMPTY where it means nothing, which is no fault outside of methods."""
@@ -76,9 +74,7 @@ def plan(cls: type) -> Plan:
     made.methods = methods
     made.faults += faults
     if not methods and not faults:
-        made.fault(
-            made.lines.where, "", "has no public method", "write e.g. async def run(self, text: str) -> str"
-        )
+        made.fault(made.lines.where, "", "has no public method", "write e.g. async def run(self, text: str) -> str")
     return made
 
 
@@ -88,16 +84,12 @@ def _constructor(made: Plan) -> None:
             made.open_ended = made.open_ended or one.kind is one.VAR_KEYWORD
             continue
         if one.kind is one.POSITIONAL_ONLY:
-            made.fault(
-                made.init_where, "__init__", f"takes `{one.name}` by position only", "leave out the `/`"
-            )
+            made.fault(made.init_where, "__init__", f"takes `{one.name}` by position only", "leave out the `/`")
         made.params[one.name] = one
         if isinstance(one.default, Dependency):
             made.inits[one.name] = one.default
             continue
-        annotation = (
-            made.resolve(one.annotation, _globals(made.cls)) if one.annotation is not EMPTY else EMPTY
-        )
+        annotation = made.resolve(one.annotation, _globals(made.cls)) if one.annotation is not EMPTY else EMPTY
         if is_chainlet(annotation):
             name = annotation.__name__
             default = "no default" if one.default is EMPTY else f"the default {one.default!r:.40}"
@@ -166,9 +158,7 @@ def _attribute(made: Plan, name: str, dependency: Dependency) -> None:
             "give it another name",
         )
     elif name in made.params:
-        made.fault(
-            dependency.where, name, f"is also a parameter `{name}` of __init__", "rename one of the two"
-        )
+        made.fault(dependency.where, name, f"is also a parameter `{name}` of __init__", "rename one of the two")
     made.attributes[name] = dependency
 
 
@@ -183,9 +173,7 @@ def use_faults(parent: Plan, attribute: str, dependency: Dependency, used: Plan)
                 faults.append(Fault(where, f"gives {name} {wrong[0]}", wrong[1]))
         elif not used.open_ended:
             known = (*used.params, *USE_SETTINGS)
-            faults.append(
-                Fault(where, f"gives {name} an unknown argument `{argument}`", nearest(argument, known))
-            )
+            faults.append(Fault(where, f"gives {name} an unknown argument `{argument}`", nearest(argument, known)))
     for missing in used.required():
         if missing not in dependency.arguments:
             mend = f"write depends({used.cls.__name__}, {missing}=...)"
@@ -225,11 +213,7 @@ def _argument_fault(used: Plan, argument: str, value: Any) -> tuple[str, str] | 
 
 
 def _is_a(value: Any, meant: Any) -> bool:
-    if (
-        meant in (int, float, Any, object)
-        or typing.get_origin(meant) is not None
-        or not isinstance(meant, type)
-    ):
+    if meant in (int, float, Any, object) or typing.get_origin(meant) is not None or not isinstance(meant, type):
         return meant in (Any, object)
     try:
         return isinstance(value, meant)

@@ -137,9 +137,7 @@ class _Reading:
 
     def _missing(self) -> None:
         """One fault for all annotations that a method lacks, with its whole first line as it should be."""
-        lacking = [
-            f"`{one.name}`" for one in self.parameters() if one.annotation is EMPTY and one.kind not in _STARS
-        ]
+        lacking = [f"`{one.name}`" for one in self.parameters() if one.annotation is EMPTY and one.kind not in _STARS]
         missing = [f"no annotation on {', '.join(lacking)}"] if lacking else []
         if self.inner.__annotations__.get("return", EMPTY) is EMPTY:
             missing.append("no return annotation")
@@ -167,9 +165,7 @@ class _Reading:
         if self.yields:
             return "AsyncIterator[str]" if self.asynchronous else "Iterator[str]"
         node = source.function_node(self.inner)
-        returns = (
-            [one for one in ast.walk(node) if isinstance(one, ast.Return) and one.value] if node else [None]
-        )
+        returns = [one for one in ast.walk(node) if isinstance(one, ast.Return) and one.value] if node else [None]
         return "str" if returns else "None"
 
     def _resolved(self, raw: Any, what: str) -> Any:
@@ -221,9 +217,7 @@ class _Reading:
                 f"write {parameter.name}: {typed}",
             )
 
-    def _stream_param(
-        self, what: str, stream: tuple[str, Any], annotation: Any, parameter: inspect.Parameter
-    ) -> None:
+    def _stream_param(self, what: str, stream: tuple[str, Any], annotation: Any, parameter: inspect.Parameter) -> None:
         side, item = stream
         inner = written(item) if item is not Any else "Audio"
         result = self._plain_result()
@@ -269,9 +263,7 @@ class _Reading:
             self.fault(f"yields, but its result is `{shown}`", f"write -> {wanted}[{item}]")
         elif self.yields and stream is not None and (stream[0] == "async") != self.asynchronous:
             kind = "an `async def` that yields" if self.asynchronous else "a plain `def` that yields"
-            mend = f"write -> {wanted}[{item}]" + (
-                "" if self.asynchronous else f", or make it async def {self.name}"
-            )
+            mend = f"write -> {wanted}[{item}]" + ("" if self.asynchronous else f", or make it async def {self.name}")
             self.fault(f"is {kind}, but its result is `{shown}`", mend)
         elif not self.yields and stream is not None and self.asynchronous:
             self.fault(
@@ -303,11 +295,7 @@ class _Reading:
                 raise Unsupported(f"{streamed} a stream of streams", "stream plain items")
             return Checker(annotation)
         except Unsupported as error:
-            prefix = (
-                (f"parameter {what.split(' ')[1]} " if streamed == "takes" else "")
-                if streamed
-                else f"{what} "
-            )
+            prefix = (f"parameter {what.split(' ')[1]} " if streamed == "takes" else "") if streamed else f"{what} "
             self.fault(prefix + error.found, error.write)
         except Exception as error:  # pydantic, on a type that it has no schema for
             self.fault(f"{what} is `{written(annotation)}`, which has no schema: {error}", "send plain data")

@@ -74,12 +74,8 @@ class ClassSource:
         file = _file_of(owner)
         tree = tree_of(file) if file else None
         found = [node for name, node in _classes(tree) if name == owner.__qualname__] if tree else []
-        lines = [
-            fn.__code__.co_firstlineno for fn in vars(owner).values() if isinstance(fn, types.FunctionType)
-        ]
-        inside = [
-            node for node in found if any(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
-        ]
+        lines = [fn.__code__.co_firstlineno for fn in vars(owner).values() if isinstance(fn, types.FunctionType)]
+        inside = [node for node in found if any(node.lineno <= line <= (node.end_lineno or 0) for line in lines)]
         nodes = inside or found
         return cls(owner, file, nodes[-1] if nodes else None)
 
@@ -158,9 +154,7 @@ def resolve(raw: Any, names: dict[str, Any], local: dict[str, Any], file: str) -
             _name_mend(error.name or "", names, local, file),
         ) from None
     except SyntaxError:
-        raise Unresolved(
-            f"is annotated `{raw}`, which is no Python", "write a type, e.g. list[str]"
-        ) from None
+        raise Unresolved(f"is annotated `{raw}`, which is no Python", "write a type, e.g. list[str]") from None
     except Exception as error:  # whatever evaluating the user's annotation raises
         text = raw if isinstance(raw, str) else repr(raw)
         raise Unresolved(

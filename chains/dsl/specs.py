@@ -144,16 +144,12 @@ class Batching:
 def _number(spec: Any, name: str, value: object, least: float, write: str, *, above: bool = False) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not good or (value <= least if above else value < least):  # type: ignore[operator]
-        _refuse(
-            spec, name, value, f"a number {'above' if above else 'of at least'} {least:g}", f"write {write}"
-        )
+        _refuse(spec, name, value, f"a number {'above' if above else 'of at least'} {least:g}", f"write {write}")
 
 
 def _whole(spec: Any, name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        _refuse(
-            spec, name, value, f"a whole number of at least {least}", f"write e.g. {name}={max(least, 1)}"
-        )
+        _refuse(spec, name, value, f"a whole number of at least {least}", f"write e.g. {name}={max(least, 1)}")
 
 
 def _text(spec: Any, name: str, value: object, write: str) -> None:

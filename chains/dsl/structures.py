@@ -60,9 +60,7 @@ class Record(Kind):
         for name, item in plain.items():
             kind = self.kinds.get(name)
             if kind is None:
-                raise Wrong(
-                    f"given an unknown field `{str(name)[:80]}`", f"{self.name} with {fields or 'no fields'}"
-                )
+                raise Wrong(f"given an unknown field `{str(name)[:80]}`", f"{self.name} with {fields or 'no fields'}")
             values[name] = _field(name, lambda kind=kind, item=item: kind.parse(item, json))  # type: ignore[misc]
         try:
             return self.cls(**values)
@@ -147,9 +145,7 @@ class Pydantic(Kind):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-            raise Wrong("refused: " + first["msg"][:1].lower() + first["msg"][1:], self.name).under(
-                path
-            ) from None
+            raise Wrong("refused: " + first["msg"][:1].lower() + first["msg"][1:], self.name).under(path) from None
         except Exception as error:  # a validator of the user's that raises something else
             raise Wrong(f"refused by a validator ({type(error).__name__})", self.name) from error
 

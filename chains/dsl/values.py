@@ -53,9 +53,7 @@ class Float(Kind):
     def check(self, value: Any) -> Any:
         if type(value) is float or (isinstance(value, float | int) and type(value) is not bool):
             return value
-        raise Wrong(
-            described(value), self.name, "write float(value)" if isinstance(value, np.generic) else ""
-        )
+        raise Wrong(described(value), self.name, "write float(value)" if isinstance(value, np.generic) else "")
 
     def parse(self, plain: Any, json: bool) -> Any:
         return _SPECIAL[plain] if json and type(plain) is str and plain in _SPECIAL else self.check(plain)
@@ -203,9 +201,7 @@ class ListOf(Kind):
 
     def check(self, value: Any) -> Any:
         if type(value) is not list:
-            raise Wrong(
-                described(value), self.name, "write list(...)" if isinstance(value, tuple | set) else ""
-            )
+            raise Wrong(described(value), self.name, "write list(...)" if isinstance(value, tuple | set) else "")
         if set(map(type, value)) <= self.item.exact:
             return value
         items = _each(value, self.item.check)
@@ -301,13 +297,7 @@ class DictOf(Kind):
         }
 
     def _key(self, key: Any, json: bool) -> Any:
-        if (
-            json
-            and int in self.key.exact
-            and isinstance(key, str)
-            and key.lstrip("-").isdecimal()
-            and len(key) < 40
-        ):
+        if json and int in self.key.exact and isinstance(key, str) and key.lstrip("-").isdecimal() and len(key) < 40:
             return int(key)
         try:
             return self.key.parse(key, json)

@@ -19,9 +19,9 @@ import re
 import sys
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -38,7 +38,7 @@ INT_BYTES = 4096
 """The longest integer that is read, in bytes."""
 
 
-class Ext(enum.IntEnum):
+class Ext:
     """Extensions of the header's msgpack, with what their payload is."""
 
     ARRAY = 1  # [buffer, dtype, shape]
@@ -109,9 +109,7 @@ def _written(value: Any, *, exact: bool) -> Encoded:
 
 
 def _too_deep() -> InvalidValue:
-    return InvalidValue(
-        f"the value is nested more than {DEPTH} levels deep", mend="send less deeply nested data"
-    )
+    return InvalidValue(f"the value is nested more than {DEPTH} levels deep", mend="send less deeply nested data")
 
 
 class _Writer:
@@ -130,11 +128,7 @@ class _Writer:
         if depth > DEPTH:
             raise _too_deep()
         if kind is list:
-            return (
-                value
-                if set(map(type, value)) <= self.plain
-                else [self.tree(item, depth + 1) for item in value]
-            )
+            return value if set(map(type, value)) <= self.plain else [self.tree(item, depth + 1) for item in value]
         if kind is dict:
             return {self._key(key): self.tree(item, depth + 1) for key, item in value.items()}
         if kind is tuple:
@@ -148,7 +142,7 @@ class _Writer:
         return self._other(value, depth)
 
     def _other(self, value: Any, depth: int) -> Any:
-        names = _fields(type(value))
+        names = _fields(cast(Hashable, type(value)))
         if names is not None:
             return self._structure(value, {name: getattr(value, name) for name in names}, depth)
         if hasattr(type(value), "model_fields") and hasattr(value, "__pydantic_fields_set__"):
@@ -168,34 +162,26 @@ class _Writer:
             from pydantic_core import to_jsonable_python
 
             return to_jsonable_python(value)
-        mend = (
-            "write value.item()"
-            if isinstance(value, np.generic)
-            else "send plain data, a dataclass or a message"
-        )
-        raise InvalidValue(
-            f"a value of type {type(value).__name__} cannot cross a process boundary", mend=mend
-        )
+        mend = "write value.item()" if isinstance(value, np.generic) else "send plain data, a dataclass or a message"
+        raise InvalidValue(f"a value of type {type(value).__name__} cannot cross a process boundary", mend=mend)
 
     def _structure(self, value: Any, fields: dict[str, Any], depth: int) -> msgspec.msgpack.Ext:
         tree = {name: self.tree(item, depth + 1) for name, item in fields.items()}
         return self._nested(Ext.STRUCTURE, [type(value).__name__, tree])
 
-    def _nested(self, code: Ext, payload: Any) -> msgspec.msgpack.Ext:
-        return msgspec.msgpack.Ext(int(code), _ENCODER.encode(payload))
+    def _nested(self, code: int, payload: Any) -> msgspec.msgpack.Ext:
+        return msgspec.msgpack.Ext(code, _ENCODER.encode(payload))
 
     def _key(self, key: Any) -> Any:
         if not isinstance(key, str | int) or isinstance(key, bool):
-            raise InvalidValue(
-                f"a dict has a key of type {type(key).__name__}", mend="use keys of str or int"
-            )
+            raise InvalidValue(f"a dict has a key of type {type(key).__name__}", mend="use keys of str or int")
         return self.tree(key, 0)
 
     def _text(self, text: str) -> Any:
         try:
             text.encode()
         except UnicodeEncodeError:
-            return msgspec.msgpack.Ext(int(Ext.TEXT), text.encode("utf-8", "surrogatepass"))
+            return msgspec.msgpack.Ext(Ext.TEXT, text.encode("utf-8", "surrogatepass"))
         return text
 
     def _int(self, number: int) -> Any:
@@ -203,10 +189,8 @@ class _Writer:
             return number
         size = number.bit_length() // 8 + 1
         if size > INT_BYTES:
-            raise InvalidValue(
-                f"an int has {number.bit_length()} bits", mend=f"send at most {INT_BYTES * 8 - 1}"
-            )
-        return msgspec.msgpack.Ext(int(Ext.INT), number.to_bytes(size, "little", signed=True))
+            raise InvalidValue(f"an int has {number.bit_length()} bits", mend=f"send at most {INT_BYTES * 8 - 1}")
+        return msgspec.msgpack.Ext(Ext.INT, number.to_bytes(size, "little", signed=True))
 
     def _buffer(self, buffer: memoryview) -> int:
         self.buffers.append(buffer.toreadonly())
@@ -218,7 +202,7 @@ class _Writer:
             raise InvalidValue(f"{sort} cannot cross a process boundary", mend="give it a dtype of numbers")
         little = array.dtype.newbyteorder("<")
         flat = np.ascontiguousarray(np.asarray(array).astype(little, copy=False).reshape(-1))
-        index = self._buffer(memoryview(flat.view(np.uint8)))
+        index = self._buffer(flat.view(np.uint8).data)
         return self._nested(Ext.ARRAY, [index, _describe(little), list(array.shape)])
 
     def _tensor(self, torch: Any, tensor: Any) -> msgspec.msgpack.Ext:
@@ -234,7 +218,7 @@ class _Writer:
 
 
 @lru_cache(maxsize=512)
-def _fields(cls: type) -> tuple[str, ...] | None:
+def _fields(cls: Any) -> tuple[str, ...] | None:
     """The names of a dataclass's fields that its constructor takes; None for another class."""
     if not dataclasses.is_dataclass(cls):
         return None
@@ -250,12 +234,14 @@ def _describe(dtype: np.dtype[Any]) -> Any:
     if dtype.names is None or dtype.fields is None:
         return dtype.str
     fields = [dtype.fields[name] for name in dtype.names]
-    return {
+    described = {
         "names": list(dtype.names),
         "formats": [_describe(one[0]) for one in fields],
         "offsets": [one[1] for one in fields],
-        "size": dtype.itemsize,
+        "itemsize": dtype.itemsize,
     }
+    titled = any(len(one) > 2 for one in fields)
+    return {**described, "titles": [str(one[2]) if len(one) > 2 else None for one in fields]} if titled else described
 
 
 _SIMPLE = re.compile(r"[<|][biufcmMSUV]\d{0,9}(\[\d{0,6}[A-Za-zμ]{1,7}\])?")
@@ -303,9 +289,7 @@ class _Reader:
             return _bytes(self._take(payload))
         if code in (Ext.ARRAY, Ext.TENSOR) and type(payload) is list and len(payload) == 3:
             buffer, shape = memoryview(self._take(payload[0])).cast("B"), _shape(payload[2])
-            return (
-                _array(buffer, payload[1], shape) if code == Ext.ARRAY else _tensor(buffer, payload[1], shape)
-            )
+            return _array(buffer, payload[1], shape) if code == Ext.ARRAY else _tensor(buffer, payload[1], shape)
         raise ProtocolError(f"a value's header has an unknown part {code}", mend=_PEER)
 
     def _take(self, index: Any) -> Buffer:
@@ -322,9 +306,9 @@ def _bytes(buffer: Buffer) -> bytes:
 
 
 def _structure(payload: Any) -> Fields:
-    if type(payload) is list and len(payload) == 2 and type(payload[0]) is str and type(payload[1]) is dict:
-        if all(type(name) is str for name in payload[1]):
-            return Fields(payload[0], payload[1])
+    good = type(payload) is list and len(payload) == 2 and type(payload[0]) is str and type(payload[1]) is dict
+    if good and all(type(name) is str for name in payload[1]):
+        return Fields(payload[0], payload[1])
     raise ProtocolError("a structure in a value's header is broken", mend=_PEER)
 
 
@@ -345,10 +329,10 @@ def _dtype(described: Any, depth: int = 0) -> np.dtype[Any]:
         return np.dtype(described)
     if type(described) is list and len(described) == 2:
         return np.dtype((_dtype(described[0], depth + 1), _shape(described[1])))
-    if type(described) is dict and set(described) == {"names", "formats", "offsets", "size"}:
+    if type(described) is dict and {"names", "formats", "offsets", "itemsize"} <= set(described):
         formats = [_dtype(one, depth + 1) for one in described["formats"]]
-        rest = {"names": described["names"], "offsets": described["offsets"], "itemsize": described["size"]}
-        return np.dtype({**rest, "formats": formats})
+        made: np.dtype[Any] = np.dtype(cast(Any, {**described, "formats": formats}))
+        return made
     raise ProtocolError("an array's dtype is broken", mend=_PEER)
 
 
@@ -385,9 +369,7 @@ def _tensor(buffer: memoryview, name: Any, shape: tuple[int, ...]) -> Any:
     try:
         torch = importlib.import_module("torch")
     except ImportError:
-        raise InvalidValue(
-            "a tensor came, but torch is not installed here", mend="pip install torch"
-        ) from None
+        raise InvalidValue("a tensor came, but torch is not installed here", mend="pip install torch") from None
     if not buffer.nbytes:
         return torch.empty(shape, dtype=getattr(torch, name))
     with warnings.catch_warnings():
