@@ -34,9 +34,7 @@ class AudioFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encoding: Encoding = "pcm16"
 
 
-class _FromClient(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
-):
+class _FromClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"):
     pass
 
 
@@ -171,9 +169,7 @@ def encode_binary(value: Value, stream: int = 0, encoding: Encoding = "pcm16") -
     """Audio, Tensor, numpy array or bytes as one binary frame. Raises ProtocolError for another dtype."""
     if isinstance(value, Audio):
         text = value.text.encode()
-        code, payload = (
-            (MULAW, mulaw_encode(value.pcm).tobytes()) if encoding == "mulaw" else (PCM16, value.to_bytes())
-        )
+        code, payload = (MULAW, mulaw_encode(value.pcm).tobytes()) if encoding == "mulaw" else (PCM16, value.to_bytes())
         head = HEADER.pack(AUDIO, stream, code, 0, value.turn, value.rate, len(text))
         return b"".join((head, _padded(text), payload))
     if isinstance(value, Tensor):
@@ -245,9 +241,7 @@ def _decode_array(frame: bytes, start: int, code: int, dims: int) -> NDArray[Any
     for length in shape:
         count *= length
     if count * dtype.itemsize != len(frame) - data:
-        raise _broken(
-            f"shape {shape} of {dtype.name} is {count * dtype.itemsize} bytes, {len(frame) - data} are there"
-        )
+        raise _broken(f"shape {shape} of {dtype.name} is {count * dtype.itemsize} bytes, {len(frame) - data} are there")
     return np.frombuffer(frame, dtype, count, data).reshape(shape)
 
 
@@ -285,9 +279,7 @@ def from_kind(kind: str, value: Any) -> Value:
         try:
             return msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
-            raise ProtocolError(
-                f"this is no {kind} item: {error}", mend="see the kinds in docs/protocol.md"
-            ) from None
+            raise ProtocolError(f"this is no {kind} item: {error}", mend="see the kinds in docs/protocol.md") from None
     if kind in ("", "value"):
         return value
     known = ", ".join((*_MESSAGES, "value"))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from chains.gateway.app import create_app
 from chains.gateway.session import Gateway, GatewaySettings
 from chains.runtime.deployment import ProgressFn, Runtime
 from chains.runtime.inprocess import InProcess
+from chains.spans import CallRecord, Exporter, Recorder, exporter_from_env, table
+from chains.timing import LoopClock, Timing
 
 log = logging.getLogger("chains.serve")
 _READ_AHEAD = 16 << 20  # a frame up to here is read and refused with our words, a longer one by the library's
@@ -30,9 +33,9 @@ _READ_AHEAD = 16 << 20  # a frame up to here is read and refused with our words,
 class Server:
     """A chain that answers on a port: `async with Server(graph, port=0) as server: ... server.url`.
 
-    The port is taken before any model loads. `runtime` is a runtime to start instead of the in-process one;
-    other keywords are GatewaySettings. Raises SettingError for a port in use, StartError when a chainlet does
-    not start.
+    The port is taken before any model loads. `runtime` is started instead of the in-process one; `profile(table)`
+    is told after each call where its time went; other keywords are GatewaySettings. Raises SettingError for a port
+    in use, StartError when a chainlet does not start.
     """
 
     runtime: Runtime
@@ -45,10 +48,11 @@ class Server:
         *,
         runtime: Runtime | None = None,
         progress: ProgressFn | None = None,
+        profile: Callable[[str], None] | None = None,
         **changes: Any,
     ) -> None:
         self.settings = _settings(settings, changes)
-        self.runtime = runtime or InProcess(graph, progress=progress)
+        self.runtime = runtime or InProcess(graph, progress=progress, recorder=_recorder(profile))
         self._stack = AsyncExitStack()
         self._socket: socket.socket | None = None
         self._uvicorn: uvicorn.Server | None = None
@@ -124,6 +128,32 @@ class Server:
             await self._stack.aclose()
 
 
+class _Profile:
+    """An exporter that hands on the table of each call that has ended, and everything to the next exporter."""
+
+    def __init__(self, tell: Callable[[str], None], further: Exporter | None) -> None:
+        self._tell, self._further = tell, further
+
+    def hop(self, record: CallRecord, timing: Timing) -> None:
+        if self._further is not None:
+            self._further.hop(record, timing)
+
+    def closed(self, record: CallRecord) -> None:
+        self._tell(table(record))
+        if self._further is not None:
+            self._further.closed(record)
+
+    def flush(self) -> None:
+        if self._further is not None:
+            self._further.flush()
+
+
+def _recorder(profile: Callable[[str], None] | None) -> Recorder:
+    """Keeps recent calls; exports them where the OTEL_ variables ask for it."""
+    exporter: Exporter | None = exporter_from_env(os.environ)
+    return Recorder(LoopClock(), exporter=_Profile(profile, exporter) if profile is not None else exporter)
+
+
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its own signal handlers: whoever runs the loop decides what Ctrl-C means."""
 
@@ -148,9 +178,7 @@ def listen(host: str, port: int) -> socket.socket:
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (socket.gaierror, UnicodeError):
-        raise SettingError(
-            f"host {host} is not known here", mend="use --host 127.0.0.1, or 0.0.0.0 for all"
-        ) from None
+        raise SettingError(f"host {host} is not known here", mend="use --host 127.0.0.1, or 0.0.0.0 for all") from None
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -171,16 +199,12 @@ def _no_port(host: str, port: int, error: OSError) -> SettingError:
             mend="stop that, or take another with --port (0: any free one)",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return SettingError(
-            f"port {port} may not be used by this user", mend="take one above 1023 with --port"
-        )
+        return SettingError(f"port {port} may not be used by this user", mend="take one above 1023 with --port")
     if error.errno == errno.EADDRNOTAVAIL:
         return SettingError(
             f"{host} is not an address of this machine", mend="use --host 127.0.0.1, or 0.0.0.0 for all"
         )
-    return SettingError(
-        f"port {port} of {host} cannot be opened: {error.strerror}", mend="take another with --port"
-    )
+    return SettingError(f"port {port} of {host} cannot be opened: {error.strerror}", mend="take another with --port")
 
 
 def _holder(port: int) -> str:
@@ -188,9 +212,9 @@ def _holder(port: int) -> str:
     from pathlib import Path
 
     inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for kernel_table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
+            for line in Path(kernel_table).read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
                     inodes.add(f"socket:[{fields[9]}]")
@@ -209,6 +233,7 @@ async def serve(
     *,
     runtime: Runtime | None = None,
     progress: ProgressFn | None = None,
+    profile: Callable[[str], None] | None = None,
     ready: Callable[[Server], None] | None = None,
     stopping: Callable[[int], None] | None = None,
 ) -> None:
@@ -223,7 +248,7 @@ async def serve(
         (hurry if stop.is_set() else stop).set()
 
     with _signals(loop, on_signal):
-        server = Server(graph, settings, runtime=runtime, progress=progress)
+        server = Server(graph, settings, runtime=runtime, progress=progress, profile=profile)
         starting = asyncio.ensure_future(server.__aenter__())
         await _first(starting, stop)
         if not starting.done():

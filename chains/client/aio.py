@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from chains import protocol
 from chains.client.reach import CALL_PATH, address, bad_url, broke_off, dial, refused, unreachable
-from chains.dsl.values import dump_array
+from chains.dsl.arrays import dump_array
 from chains.errors import Cancelled, InvalidValue, ProtocolError, Unavailable
 
 
@@ -41,9 +41,7 @@ def connect(
 class Client:
     """Where a gateway is and how to call it. Each call has a connection of its own."""
 
-    def __init__(
-        self, url: str, key: str, audio: protocol.AudioFormat, window: int | None, timeout: float
-    ) -> None:
+    def __init__(self, url: str, key: str, audio: protocol.AudioFormat, window: int | None, timeout: float) -> None:
         self.base, self.method = address(url)
         self.audio, self.window, self.timeout, self.key = audio, window, timeout, key
         self.headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -86,14 +84,10 @@ class Client:
 
     async def health(self) -> dict[str, Any]:
         """{"ok", "why", "calls", "replicas"}."""
-        health: dict[str, Any] = msgspec.json.decode(
-            (await self._request("GET", "/healthz", fine=503)).content
-        )
+        health: dict[str, Any] = msgspec.json.decode((await self._request("GET", "/healthz", fine=503)).content)
         return health
 
-    async def _request(
-        self, verb: str, path: str, body: bytes | None = None, fine: int = 200
-    ) -> httpx.Response:
+    async def _request(self, verb: str, path: str, body: bytes | None = None, fine: int = 200) -> httpx.Response:
         headers = {"content-type": "application/json"} if body is not None else {}
         try:
             response = await self._http.request(verb, path, content=body, headers=headers)
@@ -162,9 +156,7 @@ class ClientCall:
         for name in self._streams:
             if name not in known:
                 streams = ", ".join(known) or "none"
-                raise InvalidValue(
-                    f"{name!r} is no stream of this method", mend=f"its streams are: {streams}"
-                )
+                raise InvalidValue(f"{name!r} is no stream of this method", mend=f"its streams are: {streams}")
         for name, stream in known.items():
             self._credits[stream["index"]] = stream["window"]
             self._tasks.append(asyncio.create_task(self._feed(stream["index"], self._streams.get(name, ()))))
@@ -313,9 +305,7 @@ class ClientCall:
             frame: str | bytes = protocol.encode_binary(item, index, self._client.audio.encoding)
         else:
             kind = protocol.kind_of(item)
-            frame = protocol.encode_client(
-                protocol.Item(_plain(item), index, "" if kind == "value" else kind)
-            )
+            frame = protocol.encode_client(protocol.Item(_plain(item), index, "" if kind == "value" else kind))
         while self._credits[index] <= 0:
             self._more_credit.clear()
             await self._more_credit.wait()

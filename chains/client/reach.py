@@ -27,9 +27,7 @@ def address(url: str) -> tuple[str, str]:
 
 
 def bad_url(url: str) -> SettingError:
-    return SettingError(
-        f"{url!r} is no address of a gateway", mend="write ws://127.0.0.1:8000 or https://host"
-    )
+    return SettingError(f"{url!r} is no address of a gateway", mend="write ws://127.0.0.1:8000 or https://host")
 
 
 async def dial(base: str, path: str, headers: dict[str, str], timeout: float) -> ClientConnection:
@@ -54,12 +52,8 @@ async def dial(base: str, path: str, headers: dict[str, str], timeout: float) ->
 
 def unreachable(base: str, error: Exception) -> Unavailable:
     if isinstance(error, TimeoutError | httpx.TimeoutException):
-        return Unavailable(
-            f"{base} does not answer in time", mend="is the machine up? Raise timeout= if it is slow"
-        )
-    return Unavailable(
-        f"nothing answers at {base}", mend="start it with `chains run FILE`, or check host and port"
-    )
+        return Unavailable(f"{base} does not answer in time", mend="is the machine up? Raise timeout= if it is slow")
+    return Unavailable(f"nothing answers at {base}", mend="start it with `chains run FILE`, or check host and port")
 
 
 def refused(status: int, body: bytes, base: str) -> BaseException:
@@ -68,9 +62,7 @@ def refused(status: int, body: bytes, base: str) -> BaseException:
     except (msgspec.DecodeError, KeyError, TypeError):
         pass
     if status in (401, 403):
-        return Unauthenticated(
-            f"{base} refused with HTTP {status}", mend="give key=, and list the page's origin"
-        )
+        return Unauthenticated(f"{base} refused with HTTP {status}", mend="give key=, and list the page's origin")
     if status == 404:
         return NotFound(f"there is no gateway at {base} (HTTP 404)", mend="check the path of the URL")
     return Unavailable(f"{base} answered HTTP {status}", mend="is this a Chains gateway, and is it up?")

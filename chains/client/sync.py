@@ -25,9 +25,7 @@ def connect_sync(
     timeout: float = 10.0,
 ) -> SyncClient:
     """As `connect`: `with connect_sync(url) as client, client.call(text="x") as call: ...`."""
-    return SyncClient(
-        lambda: connect(url, key=key, rate=rate, encoding=encoding, window=window, timeout=timeout)
-    )
+    return SyncClient(lambda: connect(url, key=key, rate=rate, encoding=encoding, window=window, timeout=timeout))
 
 
 class SyncClient:
@@ -76,9 +74,7 @@ class SyncClient:
     @property
     def client(self) -> Client:
         if self._client is None:
-            raise Unavailable(
-                "the client is not open", mend="use it within `with connect_sync(url) as client`"
-            )
+            raise Unavailable("the client is not open", mend="use it within `with connect_sync(url) as client`")
         return self._client
 
     def call(self, method: str = "", /, **arguments: Any) -> SyncCall:

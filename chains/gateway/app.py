@@ -66,9 +66,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     found: ChainsError
     if status == 405:
-        found = ProtocolError(
-            f"{request.method} is not for {request.url.path}", mend="POST to /v1/call/{method}"
-        )
+        found = ProtocolError(f"{request.method} is not for {request.url.path}", mend="POST to /v1/call/{method}")
     else:
         found = NotFound(f"there is nothing at {request.url.path}", mend=f"the paths are {PATHS}")
     response = error_response(found)
@@ -114,14 +112,10 @@ def example(url: str, method: Method, key: bool = False) -> str:
     auth = " -H 'authorization: Bearer KEY'" * key
     if any(param.stream and "Audio" in str(param.annotation) for param in method.params):
         websocket = url.replace("http", "ws", 1)
-        return (
-            f"chains dial {websocket}/v1/call/{method.name} --wav in.wav --out out.wav" + " --key KEY" * key
-        )
+        return f"chains dial {websocket}/v1/call/{method.name} --wav in.wav --out out.wav" + " --key KEY" * key
     arguments = json.dumps({param.name: _sample(param) for param in method.params if not _optional(param)})
     buffer = " -N" if method.streams_out else ""
-    return (
-        f"curl{buffer} {url}/v1/call/{method.name}{auth} -H 'content-type: application/json' -d '{arguments}'"
-    )
+    return f"curl{buffer} {url}/v1/call/{method.name}{auth} -H 'content-type: application/json' -d '{arguments}'"
 
 
 def _optional(param: Param) -> bool:

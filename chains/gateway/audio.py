@@ -36,9 +36,7 @@ def read(source: str | Path | bytes, rate: int | None = None) -> Audio:
         found = str(error.error_string).rstrip(".")
         raise MediaError(f"{name} cannot be read as audio: {found}", mend=f"give a {READABLE} file") from None
     if not len(samples):
-        raise MediaError(
-            f"{name} holds no samples", mend="record again; the file has a header and nothing in it"
-        )
+        raise MediaError(f"{name} holds no samples", mend="record again; the file has a header and nothing in it")
     if not np.isfinite(samples).all():
         raise MediaError(f"{name} holds samples that are no numbers", mend="export it again as 16-bit PCM")
     if own_rate not in RATES:
@@ -53,9 +51,7 @@ def _file_bytes(path: Path, name: str) -> bytes:
     except FileNotFoundError:
         raise MediaError(f"{name} does not exist", mend=f"give the path of a {READABLE} file") from None
     except OSError as error:
-        raise MediaError(
-            f"{name} cannot be opened: {error.strerror}", mend="check its path and rights"
-        ) from None
+        raise MediaError(f"{name} cannot be opened: {error.strerror}", mend="check its path and rights") from None
 
 
 def _refuse_truncated(data: bytes, name: str) -> None:
@@ -92,9 +88,7 @@ def resample(audio: Audio, rate: int) -> Audio:
     """A whole recording at another rate, in high quality; the same object if it has that rate."""
     if audio.rate == rate:
         return audio
-    return Audio.from_float(
-        _resampled(audio.to_float(), audio.rate, rate), rate, turn=audio.turn, text=audio.text
-    )
+    return Audio.from_float(_resampled(audio.to_float(), audio.rate, rate), rate, turn=audio.turn, text=audio.text)
 
 
 def _resampled(samples: NDArray[np.float32], rate: int, to: int) -> NDArray[np.float32]:

@@ -74,9 +74,7 @@ class Exchange:
     async def conduct(self) -> None:
         headers, gateway = self.headers, self.gateway
         if not gateway.origin_allowed(headers.get("origin", ""), headers.get("host", "")):
-            raise Unauthenticated(
-                "pages of other sites may not call", mend="list it in GatewaySettings.origins"
-            )
+            raise Unauthenticated("pages of other sites may not call", mend="list it in GatewaySettings.origins")
         gateway.authorise(headers.get("authorization", ""))
         method = gateway.method(self.scope["path_params"].get("method", ""))
         self._style = self._wanted_style(method)
@@ -154,9 +152,7 @@ class Exchange:
         given = {name: value if name in texts else _json_or_text(value) for name, value in query.items()}
         inbox = next((box for box in inboxes.values() if "Audio" in str(box.param.annotation)), None)
         if inbox is None:
-            raise MediaError(
-                f"{method.label} takes no stream of audio", mend="send JSON, or call another method"
-            )
+            raise MediaError(f"{method.label} takes no stream of audio", mend="send JSON, or call another method")
         rates = self.gateway.settings.rates
         sound = audio.read(body)
         if sound.rate not in rates:
@@ -193,11 +189,7 @@ class Exchange:
 
     def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
         data = msgspec.json.encode({"type": kind, **fields})
-        return (
-            b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
-            if self._style == "sse"
-            else data + b"\n"
-        )
+        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n" if self._style == "sse" else data + b"\n"
 
     async def _wav(self, items: AsyncIterator[Any]) -> AsyncIterator[bytes]:
         """The audio alone, as one wav of unknown length at the rate of its first piece."""
@@ -210,9 +202,7 @@ class Exchange:
                 yield wav_header(rate)
             yield audio.resample(value, rate).to_bytes()
         if not rate:
-            raise InvalidValue(
-                "the method made no audio", mend="ask for application/json or text/event-stream"
-            )
+            raise InvalidValue("the method made no audio", mend="ask for application/json or text/event-stream")
 
     async def _piece(self, data: bytes, call_id: str) -> None:
         if not self._started:

@@ -106,9 +106,7 @@ class Connection:
             raise WebSocketDisconnect(message.get("code", 1005))
         text = message.get("text")
         if text is None:
-            raise ProtocolError(
-                "a binary frame came before the open frame", mend='send {"type":"open"} first'
-            )
+            raise ProtocolError("a binary frame came before the open frame", mend='send {"type":"open"} first')
         frame = self._decoded(text)
         if not isinstance(frame, protocol.Open):
             raise ProtocolError("the first frame is not an open frame", mend='send {"type":"open"} first')
@@ -254,9 +252,7 @@ class Connection:
             case protocol.Ping():
                 self._control("pong", id=frame.id)
             case _:
-                raise ProtocolError(
-                    "a second open frame came", mend="open another connection for another call"
-                )
+                raise ProtocolError("a second open frame came", mend="open another connection for another call")
 
     def _inbox(self, stream: str | int) -> Inbox:
         for index, inbox in enumerate(self.inboxes):

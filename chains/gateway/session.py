@@ -62,12 +62,7 @@ class GatewaySettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if (
-                field.name != "port"
-                and isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and value <= 0
-            ):
+            if field.name != "port" and isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
                 raise SettingError(f"{field.name} is {value}", mend="give a number above 0")
         if not 0 <= self.port <= 65535:
             raise SettingError(f"port is {self.port}", mend="give 1 to 65535, or 0 for any free one")
@@ -153,9 +148,7 @@ class Gateway:
             return True
         parts = urlsplit(origin)
         same = parts.netloc.lower() == host.lower()
-        return same and (
-            bool(self.settings.keys) or self.settings.insecure or is_loopback(parts.hostname or "")
-        )
+        return same and (bool(self.settings.keys) or self.settings.insecure or is_loopback(parts.hostname or ""))
 
     # what can be called
 
@@ -171,9 +164,7 @@ class Gateway:
             return method
         known = ", ".join(self.methods)
         near = difflib.get_close_matches(name, self.methods, 1)
-        found = (
-            f"there is no method {name!r}" if name else "no method was named, and there is none called run"
-        )
+        found = f"there is no method {name!r}" if name else "no method was named, and there is none called run"
         mend = f"did you mean {near[0]}? The methods are {known}" if near else f"call one of {known}"
         raise NotFound(found, mend=mend)
 
@@ -241,9 +232,7 @@ class Inbox:
     The caller's side puts, the chain's side iterates; `taken(bytes)` is told what the chain has taken.
     """
 
-    def __init__(
-        self, param: Param, settings: GatewaySettings, taken: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, param: Param, settings: GatewaySettings, taken: Callable[[int], None] | None = None) -> None:
         self.param = param
         self.window = settings.window
         self.waiting = 0
@@ -275,9 +264,7 @@ class Inbox:
     def _put(self, value: Any, size: int) -> None:
         ended = self._channel.ended
         if ended is not None and ended.kind == "done":
-            raise ProtocolError(
-                f"an item came after the end of {self.where}", mend="send no items after an end frame"
-            )
+            raise ProtocolError(f"an item came after the end of {self.where}", mend="send no items after an end frame")
         if ended is not None or not self._channel.offer(value):
             return  # nobody reads any more
         self._sizes.append(size)
@@ -336,13 +323,9 @@ def bind(method: Method, given: Mapping[str, Any], inboxes: Mapping[str, Inbox])
             if param.name in given:
                 _feed(inboxes[param.name], given[param.name])
         elif param.name in given:
-            bound[param.name] = param.checker.parse(
-                given[param.name], f"{method.label} argument {param.name}"
-            )
+            bound[param.name] = param.checker.parse(given[param.name], f"{method.label} argument {param.name}")
         elif param.default is Parameter.empty:
-            raise InvalidValue(
-                f"{method.label} misses the argument {param.name!r}", mend=f"it is {method.shape}"
-            )
+            raise InvalidValue(f"{method.label} misses the argument {param.name!r}", mend=f"it is {method.shape}")
     return bound
 
 

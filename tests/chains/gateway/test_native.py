@@ -21,7 +21,9 @@ HEADER = "<BBBBIII"
 
 
 def dial(server: Server, path: str = "/v1/call/run", **options: Any) -> connect:
-    return connect(server.url.replace("http", "ws") + path, compression=None, max_size=None, close_timeout=0.2, **options)
+    return connect(
+        server.url.replace("http", "ws") + path, compression=None, max_size=None, close_timeout=0.2, **options
+    )
 
 
 def audio(pcm: np.ndarray[Any, Any], rate: int = 16000, turn: int = 0, code: int = 0) -> bytes:

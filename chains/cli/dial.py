@@ -1,0 +1,259 @@
+"""`chains dial`: a caller. It speaks a recording or the microphone, and shows and records what comes back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chains.cli.microphone import Microphone
+from chains.client import Client, ClientCall, connect
+from chains.errors import DeadlineExceeded, NotFound, SettingError
+from chains.gateway import audio
+from chains.messages import Audio, Control, Text
+
+FRAME_S = audio.FRAME_MS / 1000
+REPORT_S = 0.1
+
+
+class Source(Protocol):
+    """What the caller says: frames of audio as they are spoken, and what of it was spoken so far."""
+
+    def frames(self) -> AsyncIterator[Audio]: ...
+    @property
+    def ended_at(self) -> float | None:
+        """When the caller had said all (monotonic seconds); None as long as there is more."""
+        ...
+
+    @property
+    def spoken(self) -> NDArray[np.int16]: ...
+
+
+class Recording:
+    """A file, frame by frame: in real time with silence after its end (the line stays open), or as fast as it goes."""
+
+    def __init__(self, sound: Audio, fast: bool) -> None:
+        self._sound, self._fast = sound, fast
+        self.ended_at: float | None = None
+        self.spoken = sound.pcm
+
+    async def frames(self) -> AsyncIterator[Audio]:
+        due = time.monotonic()
+        for frame in audio.frames(self._sound):
+            yield frame
+            due += FRAME_S
+            if not self._fast:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+        self.ended_at = time.monotonic()
+        silence = Audio(np.zeros(int(self._sound.rate * FRAME_S), np.int16), self._sound.rate)
+        if self._fast:
+            for _ in range(50):  # a second, so that the end of the sentence is heard as one
+                yield silence
+            return
+        while True:
+            yield silence
+            due += FRAME_S
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+@dataclass
+class Playback:
+    """The reply on the caller's clock: each piece is heard after the one before, never earlier than it came."""
+
+    now: Callable[[], float] = time.monotonic
+    began: float = 0.0
+    end: float = 0.0
+    pieces: list[tuple[float, Audio]] = field(default_factory=list)
+
+    def add(self, piece: Audio) -> None:
+        start = max(self.end, self.now())
+        self.pieces.append((start, piece))
+        self.end = start + piece.seconds
+
+    def clear(self, turn: int) -> None:
+        """What of the turn has not been heard yet never will be."""
+        now, kept, self.end = self.now(), [], 0.0
+        for start, piece in self.pieces:
+            if piece.turn == turn and start + piece.seconds > now:
+                piece = Audio(piece.pcm[: max(0, int((now - start) * piece.rate))], piece.rate, turn, piece.text)
+            if len(piece.pcm):
+                kept.append((start, piece))
+                self.end = start + piece.seconds
+        self.pieces = kept
+
+    def played(self) -> dict[int, float]:
+        """Milliseconds heard of each turn so far."""
+        now, heard = self.now(), dict[int, float]()
+        for start, piece in self.pieces:
+            ms = 1000 * min(max(0.0, now - start), piece.seconds)
+            heard[piece.turn] = heard.get(piece.turn, 0.0) + ms
+        return heard
+
+    def track(self, rate: int) -> NDArray[np.int16]:
+        """All that was heard, silence included, shape (samples,) from the call's beginning on."""
+        length = max((start - self.began + piece.seconds for start, piece in self.pieces), default=0.0)
+        out = np.zeros(int(length * rate) + rate // 10, np.int16)
+        for start, piece in self.pieces:
+            at = int((start - self.began) * rate)
+            out[at : at + len(piece.pcm)] = piece.pcm[: len(out) - at]
+        return out
+
+
+def dial(arguments: argparse.Namespace) -> int:
+    """Call, speak, print the dialogue, hang up when the reply has gone quiet."""
+    if arguments.rate not in range(4000, 192_001):
+        raise SettingError(
+            f"--rate is {arguments.rate}", mend="give samples per second, e.g. 16000, or 8000 for a telephone"
+        )
+    with ExitStack() as stack:
+        source, speaker = _source(arguments, stack)
+        client = connect(arguments.url, key=arguments.key, rate=arguments.rate, encoding=arguments.encoding)
+        playback = asyncio.run(_call(client, source, speaker, arguments))
+    if arguments.out:
+        _record(arguments.out, source.spoken, playback, arguments.rate)
+        print(f"recorded into {arguments.out} (caller left, chain right)")
+    return 0
+
+
+def _source(arguments: argparse.Namespace, stack: ExitStack) -> tuple[Source, Microphone | None]:
+    if not arguments.mic:
+        return Recording(audio.read(arguments.wav, arguments.rate), arguments.fast), None
+    microphone: AbstractContextManager[Microphone] = Microphone(arguments.rate)
+    opened = stack.enter_context(microphone)
+    return opened, opened
+
+
+async def _call(client: Client, source: Source, speaker: Microphone | None, arguments: argparse.Namespace) -> Playback:
+    playback = Playback(began=time.monotonic())
+    async with client:
+        method, parameter = await _audio_parameter(client)
+        given = {parameter: source.frames(), **_settings(arguments.set)}
+        async with client.call(method, **given) as call:
+            print(f"connected to {client.base} (call {call.id})", flush=True)
+            playback.began = time.monotonic()
+
+            def on_event(event: str, turn: int) -> None:
+                if event == "clear":
+                    playback.clear(turn)
+                    if speaker is not None:
+                        speaker.clear()
+
+            call.watch(on_event)
+            await _converse(call, source, speaker, playback, arguments)
+    return playback
+
+
+async def _converse(
+    call: ClientCall, source: Source, speaker: Microphone | None, playback: Playback, arguments: argparse.Namespace
+) -> None:
+    """Show what comes, report what is played, and leave when all has been said."""
+    reporter = asyncio.create_task(_report(call, playback))
+    last_item: float | None = None
+    try:
+        while True:
+            left = _left(source.ended_at, last_item, playback.end, arguments.quiet, arguments.patience)
+            try:
+                async with asyncio.timeout(min(left, 0.5)):
+                    item = await anext(call, None)
+            except TimeoutError:
+                if left <= 0.5:
+                    break
+                continue
+            if item is None or _hang_up(item):
+                await asyncio.sleep(max(0.0, playback.end - time.monotonic()))
+                break
+            last_item = time.monotonic()
+            _show(item)
+            if isinstance(item, Audio):
+                playback.add(item)
+                if speaker is not None:
+                    speaker.play(item)
+    finally:
+        reporter.cancel()
+        await asyncio.gather(reporter, return_exceptions=True)
+    for turn, ms in playback.played().items():
+        await call.played(turn, ms)
+    if last_item is None and source.ended_at is not None:
+        raise DeadlineExceeded(
+            f"no reply came within {arguments.patience:g} s", mend="raise --patience, or look at /healthz of the server"
+        )
+
+
+def _left(ended: float | None, last_item: float | None, heard: float, quiet: float, patience: float) -> float:
+    """Seconds until the caller gives up: `quiet` after the last reply was heard, `patience` while none has come."""
+    now = time.monotonic()
+    if ended is None:
+        return 60.0
+    if last_item is not None and max(last_item, heard) > ended:
+        return max(last_item, heard) + quiet - now
+    return ended + patience - now
+
+
+def _hang_up(item: Any) -> bool:
+    return isinstance(item, Control) and item.kind == "hang_up"
+
+
+def _show(item: Any) -> None:
+    match item:
+        case Text(text=text, final=True, role=role) if text.strip():
+            print(
+                f"{ {'user': 'caller', 'assistant': 'chain'}.get(role, role or 'text'):>8}: {text.strip()}", flush=True
+            )
+        case Control(kind=kind, data=data):
+            print(f"{'':>8}  [{kind}{' ' + json.dumps(data, ensure_ascii=False) if data else ''}]", flush=True)
+        case Audio() | Text():
+            pass
+        case _ if not isinstance(item, bytes | np.ndarray):
+            print(f"{'':>8}  {item}", flush=True)
+
+
+async def _report(call: ClientCall, playback: Playback) -> None:
+    """Tell the server what has been heard, ten times a second while something is."""
+    told: dict[int, float] = {}
+    while True:
+        await asyncio.sleep(REPORT_S)
+        for turn, ms in playback.played().items():
+            if ms > told.get(turn, 0.0):
+                told[turn] = ms
+                await call.played(turn, ms)
+
+
+async def _audio_parameter(client: Client) -> tuple[str, str]:
+    """The method to call and its stream of audio. Raises NotFound when it has none."""
+    methods = (await client.chain())["methods"]
+    method = client.method or ("run" if "run" in methods or len(methods) != 1 else next(iter(methods)))
+    if method not in methods:
+        raise NotFound(f"there is no method {method!r}", mend=f"put one in the URL: /v1/call/ and {', '.join(methods)}")
+    for name, parameter in methods[method]["params"].items():
+        if parameter["stream"] and "Audio" in json.dumps(parameter["schema"]):
+            return method, name
+    raise NotFound(f"{method} takes no stream of audio", mend=f"dial one that does, or call it: curl {client.base}/")
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise SettingError(f"--set {pair} is no argument", mend="write --set name=value")
+        try:
+            given[name] = json.loads(value)
+        except ValueError:
+            given[name] = value
+    return given
+
+
+def _record(path: str, spoken: NDArray[np.int16], playback: Playback, rate: int) -> None:
+    heard = playback.track(rate)
+    both = np.zeros((max(len(spoken), len(heard)), 2), np.int16)
+    both[: len(spoken), 0] = spoken
+    both[: len(heard), 1] = heard
+    audio.write_wav(path, both, rate)
