@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import soxr
 
 from engines.tts.spoken import spoken
 from engines.tts.stream import Clause, Frame, SoundSettings, concatenated, frames, pause_after, trimmed
@@ -78,9 +79,12 @@ def load_voice(backend: str = "hibari", **options: Any) -> Voice:
     raise TtsModelError(f"no voice backend is called {backend!r}; there are: hibari, coqui")
 
 
-def speak(voice: Voice, clause: Clause, settings: SoundSettings | None = None) -> Iterator[Frame]:
-    """Frames of one clause: leading silence trimmed, the pause behind it shortened. What cannot be said
-    gives none.
+def speak(
+    voice: Voice, clause: Clause, settings: SoundSettings | None = None, rate: int | None = None
+) -> Iterator[Frame]:
+    """Frames of one clause at `rate` (the voice's own if None): leading silence trimmed, the pause behind it
+    shortened.
+    What cannot be said gives none.
     """
     settings = settings or SoundSettings()
     text = spoken(clause.text)
@@ -89,4 +93,7 @@ def speak(voice: Voice, clause: Clause, settings: SoundSettings | None = None) -
     if text[-1].isalnum():
         text += "." if clause.ends_sentence else ","
     audio = concatenated(list(voice.synthesize(text)))
-    yield from frames(clause, trimmed(audio, voice.rate, settings, pause_after(clause, settings)), voice.rate, settings)
+    audio = trimmed(audio, voice.rate, settings, pause_after(clause, settings))
+    if rate is not None and rate != voice.rate and len(audio):
+        audio = soxr.resample(audio, voice.rate, rate, quality="HQ").astype(np.float32)
+    yield from frames(clause, audio, rate or voice.rate, settings)

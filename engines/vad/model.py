@@ -64,9 +64,7 @@ class SileroVad:
         options.intra_op_num_threads = options.inter_op_num_threads = threads
         options.log_severity_level = 3
         try:
-            self._session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
+            self._session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise VadModelError(f"{path} is not an ONNX model that onnxruntime can read ({error})") from error
         inputs = {tensor.name for tensor in self._session.get_inputs()}
@@ -79,9 +77,7 @@ class SileroVad:
     def open(self, rate: int) -> VadMemory:
         """A fresh memory for one stream at 8000 or 16000 Hz."""
         if rate not in RATES:
-            raise VadModelError(
-                f"the voice detector hears 8000 or 16000 Hz, not {rate}; resample the audio first"
-            )
+            raise VadModelError(f"the voice detector hears 8000 or 16000 Hz, not {rate}; resample the audio first")
         return VadMemory(rate, np.zeros((2, 1, 128), np.float32), np.zeros(rate // 250, np.float32))
 
     def probability(self, memory: VadMemory, frame: npt.NDArray[np.float32]) -> float:

@@ -65,9 +65,7 @@ class VadSettings:
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(settings) - set(known))
         if unknown:
-            raise VadSettingsError(
-                f"no setting is called {', '.join(unknown)}; there are: {', '.join(known)}"
-            )
+            raise VadSettingsError(f"no setting is called {', '.join(unknown)}; there are: {', '.join(known)}")
         return cls(**settings)
 
 
@@ -189,9 +187,7 @@ class VadStream:
             now = self._frames * FRAME_MS
             if len(self._rest):
                 events.append(Speech(self._segment, now, self._rest))
-            events.append(
-                SpeechEnd(self._segment, now - self._quiet * FRAME_MS, now + self._ms(len(self._rest)))
-            )
+            events.append(SpeechEnd(self._segment, now - self._quiet * FRAME_MS, now + self._ms(len(self._rest))))
         self._speaking = False
         self._rest = self._rest[:0]
         return events

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -52,7 +53,7 @@ def not_speech(rate: int, seconds: float) -> dict[str, Samples]:
     return {name: np.asarray(sound, np.float32) for name, sound in sounds.items()}
 
 
-def resampled(audio: Samples, rate: int, to: int) -> Samples:
+def resampled(audio: npt.NDArray[Any], rate: int, to: int) -> Samples:
     result: Samples = soxr.resample(audio, rate, to, quality="HQ").astype(np.float32)
     return result
 

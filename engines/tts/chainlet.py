@@ -1,0 +1,86 @@
+"""A voice as a chainlet: text in as it is written, audio out clause by clause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+
+from chains import Audio, Limits, Resources, Text, chainlet
+from chains.errors import ModelError, SettingError
+from engines.tts.model import TtsModelError, Voice, load_voice, speak
+from engines.tts.stream import Clause, ClauseSplitter, SoundSettings, TtsSettingsError
+
+
+@chainlet(resources=Resources(cpu=1), limits=Limits(running=64))
+class Tts:
+    """Text to speech. `backend` "hibari" (bundled) or "coqui" (an extra); `frame_ms` of the audio that comes
+    out;
+    `rate` in Hz, None for the voice's own; `sound`: further SoundSettings; `options`: those of the backend.
+    """
+
+    def __init__(
+        self,
+        backend: str = "hibari",
+        *,
+        frame_ms: int = 20,
+        rate: int | None = None,
+        sound: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self._backend = backend
+        self._rate = rate
+        self._options = options or {}
+        try:
+            self._sound = SoundSettings(frame_ms=frame_ms, **(sound or {}))
+        except (TtsSettingsError, TypeError) as error:
+            raise SettingError(f"the sound settings do not fit: {error}") from error
+
+    def load(self) -> None:
+        try:
+            self._voice: Voice = load_voice(self._backend, **self._options)
+        except TtsModelError as error:
+            raise ModelError(str(error)) from error
+        except TypeError as error:
+            raise SettingError(f"options do not fit the backend {self._backend!r}: {error}") from error
+
+    def warm(self) -> None:
+        for _ in self._voice.synthesize("Warm up."):
+            pass
+
+    async def speak(self, text: AsyncIterator[str | Text]) -> AsyncIterator[Audio]:
+        """Audio of what is written so far, a clause at a time: the first clause is short, later ones are
+        sentences.
+        Each frame's `text` has the words that end in it: all of them together are the input, so the texts of
+        the
+        frames that were played are what was heard. Nothing to say gives no audio. Cancelled, it stops within
+        a clause.
+        """
+        splitter = ClauseSplitter()
+        turn = 0
+        async for piece in text:
+            if isinstance(piece, Text):
+                turn = piece.turn
+            for clause in splitter.push(piece if isinstance(piece, str) else piece.text):
+                for frame in await asyncio.to_thread(self._clause, clause, turn):
+                    yield frame
+        for clause in splitter.finish():
+            for frame in await asyncio.to_thread(self._clause, clause, turn):
+                yield frame
+
+    async def say(self, text: str) -> AsyncIterator[Audio]:
+        """The same for a text that is complete."""
+
+        async def whole() -> AsyncIterator[str | Text]:
+            yield text
+
+        async for frame in self.speak(whole()):
+            yield frame
+
+    def _clause(self, clause: Clause, turn: int) -> list[Audio]:
+        return [
+            Audio(np.ascontiguousarray(frame.samples), self._rate or self._voice.rate, turn, frame.text)
+            for frame in speak(self._voice, clause, self._sound, rate=self._rate)
+        ]
