@@ -10,9 +10,7 @@ import pytest
 
 from tests.shape.tree import ROOT, name
 
-SCRIPTS = [
-    path for path in sorted((ROOT / "benchmarks").glob("*.py")) if path.stem not in ("report", "__init__")
-]
+SCRIPTS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if path.stem not in ("report", "__init__")]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name)

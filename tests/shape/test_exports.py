@@ -44,9 +44,7 @@ def test_unknown_name_says_which_there_are() -> None:
 @pytest.mark.parametrize("statement", ["import chains", "from chains import *"])
 def test_import_loads_no_heavy_library(statement: str) -> None:
     code = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not set(HEAVY) & set(loaded.stdout.split())
 
 

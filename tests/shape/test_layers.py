@@ -18,9 +18,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     # -P keeps nothing of this checkout on the path but what PYTHONPATH says.
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_contracts_hold() -> None:
@@ -73,9 +71,7 @@ def plant(folder: Path) -> None:
         path.touch()
     (folder / "chains/runtime/ray_serve.py").write_text("import ray\n")
     (folder / "chains/wire/server.py").write_text("import grpc\nimport torch\n")
-    (folder / "engines/asr/chainlet.py").write_text(
-        "from chains import chainlet\nfrom chains.errors import X\n"
-    )
+    (folder / "engines/asr/chainlet.py").write_text("from chains import chainlet\nfrom chains.errors import X\n")
 
 
 def test_allowed_imports_pass(tmp_path: Path) -> None:

@@ -50,9 +50,7 @@ def licence(package: Distribution) -> str:
     if expression := metadata.get("License-Expression"):
         return expression
     classifiers = [
-        entry.split(" :: ")[-1]
-        for entry in metadata.get_all("Classifier", [])
-        if entry.startswith("License ::")
+        entry.split(" :: ")[-1] for entry in metadata.get_all("Classifier", []) if entry.startswith("License ::")
     ]
     named = [entry for entry in classifiers if entry not in ("OSI Approved", "DFSG approved")] or [
         (metadata.get("License") or "").split("\n")[0]
@@ -91,11 +89,7 @@ def installed(requirements: list[str]) -> Iterator[Distribution]:
 
 
 def test_allowed_reads_expressions() -> None:
-    assert (
-        allowed("MIT")
-        and allowed("Apache-2.0 OR BSD-2-Clause")
-        and allowed("MPL-2.0 AND (MIT OR GPL-3.0-only)")
-    )
+    assert allowed("MIT") and allowed("Apache-2.0 OR BSD-2-Clause") and allowed("MPL-2.0 AND (MIT OR GPL-3.0-only)")
     assert not allowed("GPL-3.0-or-later") and not allowed("MIT AND LGPL-2.1") and not allowed("")
 
 
@@ -119,7 +113,5 @@ def test_lock_holds_every_package() -> None:
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
     locked = {canonicalize_name(name): pinned for name, pinned in pairs}
     assert not set(ours()) - set(locked), "run `make lock`"
-    other = {
-        name: found.version for name, found in ours().items() if locked[name] != found.version.split("+")[0]
-    }
+    other = {name: found.version for name, found in ours().items() if locked[name] != found.version.split("+")[0]}
     assert not other, "installed in other versions than the lock says; run `make setup-dev`"

@@ -12,7 +12,7 @@ UNMIRRORED: dict[str, str] = {}
 
 
 def test_each_module_has_its_test_file() -> None:
-    files = [name(path) for path in modules("chains", "engines") if path.stem != "__init__"]
+    files = [name(path) for path in modules("chains", "engines") if path.stem not in ("__init__", "__main__")]
     expected = {file: f"tests/{file.rpartition('/')[0]}/test_{file.rpartition('/')[2]}" for file in files}
     missing = {file for file, test in expected.items() if not (ROOT / test).exists()}
     assert not missing - set(UNMIRRORED), "write the test file, tests/.../test_NAME.py"

@@ -49,12 +49,8 @@ def run_python(document: str, folder: Path) -> None:
             compile(block, str(file), "exec")
             continue
         command = [sys.executable, "-W", "error::ResourceWarning", str(file)]
-        result = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=90
-        )
-        assert result.returncode == 0, (
-            f"Python block {number} failed:\n{block}\n{result.stdout}{result.stderr}"
-        )
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=90)
+        assert result.returncode == 0, f"Python block {number} failed:\n{block}\n{result.stdout}{result.stderr}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -76,18 +72,14 @@ def test_commands_are_read_from_shell_blocks() -> None:
     assert commands(text) == [["chains", "run", "call.py"], ["make", "call"]]
 
 
-SHOWN = sorted(
-    {(d.name, *words[:2]) for d in DOCUMENTS for words in commands(d.read_text()) if len(words) > 1}
-)
+SHOWN = sorted({(d.name, *words[:2]) for d in DOCUMENTS for words in commands(d.read_text()) if len(words) > 1})
 
 
 def test_make_targets_and_scripts_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = [(name, verb) for name, program, verb in SHOWN if program == "make" and "=" not in verb]
     scripts = [(name, verb) for name, program, verb in SHOWN if program == "python" and "/" in verb]
-    assert not [
-        shown for shown in targets if not re.search(rf"^{re.escape(shown[1])}:", makefile, re.MULTILINE)
-    ]
+    assert not [shown for shown in targets if not re.search(rf"^{re.escape(shown[1])}:", makefile, re.MULTILINE)]
     assert not [shown for shown in scripts if not (ROOT / shown[1]).exists()]
 
 

@@ -15,11 +15,7 @@ CATCH_ALL = {"utils", "util", "helpers", "helper", "common", "manager", "manager
 
 def long_functions(source: str, limit: int) -> list[str]:
     """`name (lines)` of each function longer than `limit`, docstring included."""
-    nodes = (
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     sizes = ((node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in nodes)
     return [f"{function} ({size} lines)" for function, size in sizes if size > limit]
 
@@ -32,16 +28,12 @@ def test_long_function_is_found() -> None:
 @pytest.mark.parametrize("path", modules("chains", "engines"), ids=name)
 def test_file_fits(path: Path) -> None:
     source = path.read_text()
-    assert source.count("\n") <= FILE_LINES, (
-        f"{name(path)}: over {FILE_LINES} lines; split it by what it decides"
-    )
+    assert source.count("\n") <= FILE_LINES, f"{name(path)}: over {FILE_LINES} lines; split it by what it decides"
     assert not long_functions(source, FUNCTION_LINES), f"{name(path)}: over {FUNCTION_LINES} lines a function"
 
 
 def test_no_catch_all_modules() -> None:
     found = [
-        name(path)
-        for path in modules("chains", "engines", "examples")
-        if {path.stem, path.parent.name} & CATCH_ALL
+        name(path) for path in modules("chains", "engines", "examples") if {path.stem, path.parent.name} & CATCH_ALL
     ]
     assert not found, "name a module after what it knows"

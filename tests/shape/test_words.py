@@ -43,7 +43,5 @@ def test_words(path: Path) -> None:
     if b"\0" in data:
         return
     lines = enumerate(data.decode(errors="replace").splitlines(), start=1)
-    found = [
-        f"{name(path)}:{number}: {match[0]}" for number, line in lines if (match := FORBIDDEN.search(line))
-    ]
+    found = [f"{name(path)}:{number}: {match[0]}" for number, line in lines if (match := FORBIDDEN.search(line))]
     assert not found
