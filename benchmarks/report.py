@@ -60,15 +60,9 @@ class Options:
 def arguments(description: str, argv: Sequence[str] | None = None) -> Options:
     """Parse --quick, --json FILE and --seed; an unknown option ends the program with the usage."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer rounds: shows that it runs, not what it costs"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write the rows there, as a list of objects"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the order in which sides are measured (default 0)"
-    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: shows that it runs, not what it costs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there, as a list of objects")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in which sides are measured (default 0)")
     found = parser.parse_args(argv)
     return Options(found.quick, found.json, found.seed)
 
@@ -143,9 +137,7 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         names = [
-            line.split(":", 1)[1].strip()
-            for line in info.read_text().splitlines()
-            if line.startswith("model name")
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
         ]
         model = names[0] if names else model
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -173,9 +165,7 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.2e}"
 
 
-def report(
-    rows: Sequence[Row], json_path: Path | str | None, title: str, *, console: Console | None = None
-) -> None:
+def report(rows: Sequence[Row], json_path: Path | str | None, title: str, *, console: Console | None = None) -> None:
     """Print the table with its machine and versions; write the rows to `json_path` as a JSON list, if given.
 
     A missed goal is shown as missed; it does not fail the program. A NaN or infinity is null in the JSON.
@@ -202,7 +192,4 @@ def report(
 
 def _finite(row: dict[str, object]) -> dict[str, object]:
     """JSON knows no NaN and no infinity."""
-    return {
-        key: None if isinstance(value, float) and not np.isfinite(value) else value
-        for key, value in row.items()
-    }
+    return {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}
