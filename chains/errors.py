@@ -224,7 +224,14 @@ def describe(error: BaseException, hop: str) -> ErrorDetail:
     if isinstance(error, ChainsError):
         reason = error.reason if isinstance(error, Cancelled) else ""
         return ErrorDetail(type(error).__name__, error.message, error.mend, frames, reason)
-    return ErrorDetail(_qualified(type(error)), str(error), "", frames)
+    return ErrorDetail(_qualified(type(error)), _text(error), "", frames)
+
+
+def _text(error: BaseException) -> str:
+    """A KeyError prints its key in quotes, and would gain a pair at each hop."""
+    if isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str):
+        return error.args[0]
+    return str(error)
 
 
 def revive(detail: ErrorDetail, raises: Iterable[type[BaseException]] = ()) -> BaseException:
@@ -254,7 +261,10 @@ def _original(detail: ErrorDetail, raises: Iterable[type[BaseException]]) -> Bas
 
 def _builtin(name: str) -> type[Exception] | None:
     cls = getattr(builtins, name, None)
-    return cls if isinstance(cls, type) and issubclass(cls, Exception) else None
+    if not isinstance(cls, type) or not issubclass(cls, Exception):
+        return None
+    # Raised to a reader, the two that end an iteration would pass for a clean end.
+    return None if issubclass(cls, StopIteration | StopAsyncIteration) else cls
 
 
 def _qualified(cls: type[BaseException]) -> str:

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel
 
 from chains.call import current
 from chains.dsl.chainlet import chainlet, depends, method
 from chains.dsl.specs import Limits
+from chains.errors import NotFound
 from chains.messages import Audio, Control, Tensor, Text, Tokens
 
 WINDOW = 64 * 1024
 KILOBYTE = b"x" * 1024
+FOREIGN = "colorsys"  # a module that nobody imports: the name of an error's type must not load it
 
 
 class Listed(Exception):
@@ -32,6 +35,12 @@ class Booking:
     doctor: str
     day: Literal["monday", "tuesday"]
     minutes: int = 30
+
+
+class Order(BaseModel):
+    name: str
+    pieces: int
+    notes: list[str] = []
 
 
 @chainlet(limits=Limits(running=8, queued=4))
@@ -80,6 +89,11 @@ class Probe:
 
     async def remaining(self) -> float | None:
         return current().remaining()
+
+    async def carried(self) -> list[str]:
+        """What the conversation says of itself, as it is seen here."""
+        call = current().call
+        return [call.id, call.tenant, call.priority, call.affinity]
 
     def blocking(self, value: int) -> int:
         """Plain `def`: blocks its thread until the gate opens."""
@@ -134,10 +148,35 @@ class Probe:
         finally:
             self._count("blocking_numbers_finally")
 
+    async def paced(self, count: int, seconds: float) -> AsyncIterator[int]:
+        """A number every so many seconds."""
+        for n in range(count):
+            await asyncio.sleep(seconds)
+            yield n
+
     # streams in
 
     async def total(self, numbers: AsyncIterator[int]) -> int:
         return sum([n async for n in numbers])
+
+    @method(idempotent=True)
+    async def idempotent_total(self, numbers: AsyncIterator[int]) -> int:
+        """Takes one number, waits for the gate, takes the rest."""
+        total = await anext(numbers)
+        self._count("idempotent_total")
+        await self.gate.wait()
+        return total + sum([n async for n in numbers])
+
+    def blocking_total(self, numbers: Iterator[int]) -> int:
+        """Plain `def` that reads a stream in its thread."""
+        try:
+            total = 0
+            for n in numbers:
+                self._count("blocking_total")
+                total += n
+            return total
+        finally:
+            self._count("blocking_total_finally")
 
     async def first_of(self, numbers: AsyncIterator[int], count: int) -> list[int]:
         taken: list[int] = []
@@ -188,6 +227,9 @@ class Probe:
     async def book(self, booking: Booking) -> Booking:
         return booking
 
+    async def order(self, order: Order) -> Order:
+        return order
+
     async def scale(self, array: np.ndarray[Any, Any], by: float) -> np.ndarray[Any, Any]:
         return array * by
 
@@ -206,6 +248,10 @@ def _error(kind: str) -> Exception:
         return ValueError("no such day")
     if kind == "key":
         return KeyError("doctor")
+    if kind == "ours":
+        return NotFound("no such patient", mend="ask for the name")
+    if kind == "foreign":
+        return type("Strange", (Exception,), {"__module__": FOREIGN})("from elsewhere")
     return Unlisted("of our own making")
 
 
@@ -244,6 +290,9 @@ class Relay:
     async def remaining(self) -> float | None:
         return await self.probe.remaining()
 
+    async def carried(self) -> list[str]:
+        return await self.probe.carried()
+
     def from_thread(self, count: int) -> int:
         """A plain `def` calls another chainlet: there, the call blocks and gives values."""
         numbers: Any = self.probe.numbers(count)
@@ -257,6 +306,7 @@ class Entry:
     relay: Relay = depends(Relay)
     probe: Probe = depends(Probe, window=WINDOW)
     impatient: Probe = depends(Probe, timeout=0.08, first=0.08, idle=0.08)
+    steady: Probe = depends(Probe, timeout=0.2, first=0.2, idle=0.2)
 
     async def endless(self) -> AsyncIterator[bytes]:
         async for item in self.relay.endless():
@@ -275,6 +325,14 @@ class Entry:
     async def late_next(self) -> AsyncIterator[int]:
         async for n in self.impatient.gated_numbers(3, 2):
             yield n
+
+    async def slow_but_steady(self) -> AsyncIterator[int]:
+        """Longer as a whole than each of its timeouts."""
+        async for n in self.steady.paced(6, 0.06):
+            yield n
+
+    async def carried(self) -> list[str]:
+        return await self.relay.carried()
 
     async def remaining_within(self) -> float | None:
         return await self.impatient.remaining()
