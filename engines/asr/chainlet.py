@@ -58,11 +58,11 @@ class Asr:
     def warm(self) -> None:
         self._model.warm()
 
-    def recognise(self, audio: Audio) -> Text:
+    async def recognise(self, audio: Audio) -> Text:
         """The text of a whole recording; "" where nobody speaks."""
         samples = to_16k(audio.to_float(), audio.rate)
-        text = self._model.transcribe(samples, self._hints).text
-        return Text(text, role="user", turn=audio.turn, end_ms=1000 * audio.seconds)
+        found = await asyncio.to_thread(self._model.transcribe, samples, self._hints)
+        return Text(found.text, role="user", turn=audio.turn, end_ms=1000 * audio.seconds)
 
     async def transcribe(self, speech: AsyncIterator[Audio | Control]) -> AsyncIterator[Text | Control]:
         """`speech` is what Vad.listen gives. Its controls are passed on at once; in between come, for each

@@ -39,9 +39,7 @@ def not_speech(rate: int, seconds: float) -> dict[str, Samples]:
     rng = np.random.default_rng(0)
     count = int(rate * seconds)
     time = np.arange(count) / rate
-    chord = sum(
-        0.1 * np.sin(2 * np.pi * pitch * time) * (1 + np.sin(4 * np.pi * time)) for pitch in (262, 330, 392)
-    )
+    chord = sum(0.1 * np.sin(2 * np.pi * pitch * time) * (1 + np.sin(4 * np.pi * time)) for pitch in (262, 330, 392))
     sounds = {
         "silence": np.zeros(count),
         "faint noise": rng.normal(0, 0.003, count),
@@ -82,7 +80,5 @@ def human_speech() -> Path:
     default = Path(__file__).resolve().parents[2] / ".venv" / "share" / "chains" / "speech"
     folder = Path(os.environ.get("CHAINS_TEST_SPEECH", default))
     if not (folder / "librivox").is_dir():
-        pytest.skip(
-            f"no human speech in {folder}; python tests/speech/fetch.py fetches it where apt is at hand"
-        )
+        pytest.skip(f"no human speech in {folder}; python tests/speech/fetch.py fetches it where apt is at hand")
     return folder
