@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
@@ -191,6 +191,14 @@ class Scope:
         if self.hop is not None:
             self.hop.timing.add_work(Work(name, start, end, self.turn.number if self.turn else 0))
 
+    def after(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` once this hop has ended, however it ends: in a call of its own, of batch priority, that a hang-up
+        does not cancel. For what must not be lost, such as the summary of a conversation.
+        """
+        if self.hop is None:
+            raise NotFound("there is no hop here that could end", mend="use it within a chainlet's method")
+        self.hop.afters.append(work)
+
 
 class Hop(Scope):
     """One method call on a chainlet. `timing` is its account, `current()` within the method's code is this."""
@@ -201,6 +209,7 @@ class Hop(Scope):
         super().__init__(parent, parent.clock, f"{next(_numbers):x}", deadline)
         caller, turn = parent.hop, parent.turn
         self.hop = self
+        self.afters: list[Callable[[], Awaitable[None]]] = []
         self.timing: Timing = Timing(
             self.id,
             None if caller is None else caller.timing,

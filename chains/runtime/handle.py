@@ -48,9 +48,12 @@ class Target(Protocol):
 class Line:
     """What all handles of a runtime share: its loop, how values pass, whom to tell of a hop that has ended."""
 
-    def __init__(self, transfer: Transfer | None, record: Callable[[Timing], None]) -> None:
+    def __init__(
+        self, transfer: Transfer | None, record: Callable[[Timing], None], after: Callable[[Hop], None]
+    ) -> None:
         self.transfer = transfer
         self.record = record
+        self.after = after
         self.lender = Lender()
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
@@ -236,6 +239,8 @@ class Drive:
         hop.close()
         del self.line.tasks[self]
         self.line.record(hop.timing)
+        if hop.afters:
+            self.line.after(hop)
 
     async def _attempts(self) -> Any:
         attempt, left, tried = self.attempt, self.options.retries, set[str]()

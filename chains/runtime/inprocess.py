@@ -7,12 +7,14 @@ would on the wire: what the conformance suite also runs on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import Context
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from chains.call import Call
+from chains.call import Call, Hop
 from chains.dsl.graph import Graph, Node
 from chains.errors import NotFound, SettingError, StartError, Unavailable
 from chains.runtime.attempt import through_codec
@@ -21,6 +23,9 @@ from chains.runtime.handle import Handle, Line, Server, handles_of
 from chains.runtime.replica import Replica
 from chains.spans import Recorder
 from chains.timing import Clock, LoopClock
+
+AFTER_SECONDS = 120.0
+log = logging.getLogger("chains")
 
 
 class Replicas:
@@ -91,6 +96,7 @@ class InProcess:
         self._nodes: dict[str, Replicas] = {}
         self._line: Line | None = None
         self._calls: dict[str, Call] = {}
+        self._afters: set[asyncio.Task[None]] = set()
 
     @property
     def entry(self) -> Any:
@@ -109,7 +115,7 @@ class InProcess:
 
     async def __aenter__(self) -> Self:
         began = self.clock.now()
-        line = self._line = Line(self._transfer, self.recorder.add)
+        line = self._line = Line(self._transfer, self.recorder.add, self._after)
         self._nodes = {n: Replicas(node, self._counts.get(n, 1), self.clock) for n, node in self.graph.nodes.items()}
         starts = []
         for name, replicas in self._nodes.items():
@@ -140,9 +146,13 @@ class InProcess:
         await self._stop(self._grace if error is None else 0.0)
 
     async def _stop(self, grace: float) -> None:
-        """Callers first: a node is drained before those that it depends on."""
+        """Callers first: a node is drained before those that it depends on, which may still have work for after it."""
         for replicas in reversed(list(self._nodes.values())):
             await asyncio.gather(*(replica.drain(grace) for replica in replicas.replicas))
+            if self._afters and grace:
+                await asyncio.wait(self._afters, timeout=grace)
+        for task in self._afters:
+            task.cancel()
         for call in list(self._calls.values()):
             call.cancel("the runtime stopped")
         if self._line is not None and self._line.tasks:
@@ -188,6 +198,22 @@ class InProcess:
             call.close()
             del self._calls[call.id]
             self.recorder.close(call)
+
+    def _after(self, hop: Hop) -> None:
+        task = asyncio.get_running_loop().create_task(self._work_after(hop), context=Context())
+        self._afters.add(task)
+        task.add_done_callback(self._afters.discard)
+
+    async def _work_after(self, hop: Hop) -> None:
+        call = hop.call
+        try:
+            async with self.open_call(
+                id=f"{call.id}/after/{hop.id}", tenant=call.tenant, priority="batch", deadline_s=AFTER_SECONDS
+            ):
+                for work in hop.afters:
+                    await work()
+        except Exception as error:
+            log.warning("work after %s of call %s failed: %s", hop.timing.label, call.id, type(error).__name__)
 
     # seeing
 
