@@ -168,7 +168,8 @@ async def _converse(
                     break
                 continue
             if item is None or _hang_up(item):
-                await asyncio.sleep(max(0.0, playback.end - time.monotonic()))
+                if not arguments.fast:
+                    await asyncio.sleep(max(0.0, playback.end - time.monotonic()))
                 break
             last_item = time.monotonic()
             _show(item)

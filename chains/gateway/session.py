@@ -323,10 +323,17 @@ def bind(method: Method, given: Mapping[str, Any], inboxes: Mapping[str, Inbox])
             if param.name in given:
                 _feed(inboxes[param.name], given[param.name])
         elif param.name in given:
-            bound[param.name] = param.checker.parse(given[param.name], f"{method.label} argument {param.name}")
+            bound[param.name] = _parsed(method, param, given[param.name])
         elif param.default is Parameter.empty:
             raise InvalidValue(f"{method.label} misses the argument {param.name!r}", mend=f"it is {method.shape}")
     return bound
+
+
+def _parsed(method: Method, param: Param, plain: Any) -> Any:
+    try:
+        return param.checker.parse(plain, f"{method.label} argument {param.name}")
+    except InvalidValue as error:
+        raise InvalidValue(error.message, mend=error.mend or f"it is {method.shape}") from error.__cause__
 
 
 def _feed(inbox: Inbox, items: Any) -> None:
