@@ -42,6 +42,12 @@ class Source(Protocol):
     async def next(self) -> Any: ...
 
 
+class _Loan(Scope):
+    """The scope of a stream that its maker lends: held and cancelled with the maker, not with who reads it."""
+
+    kind = "stream"
+
+
 class Pump:
     """Makes a stream of the caller's own (a generator, a websocket) lendable: its code runs in the caller's scope.
 
@@ -56,7 +62,9 @@ class Pump:
         self._channel: Channel[Any] = Channel(window)
         self._task: asyncio.Task[None] | None = None
         self._forget = forget
-        self._undo = scope.on_cancel(self._stop)
+        self._loan = _Loan(scope, scope.clock, scope.id)
+        self._loan.attach(self._channel)
+        self._undo = self._loan.on_cancel(self._stop)
 
     def ready(self) -> bool:
         return self._channel.ready()
@@ -89,6 +97,7 @@ class Pump:
         finally:
             self._undo()
             self._forget()
+            self._loan.close()
             aclose = getattr(self._items, "aclose", None)
             if aclose is not None:
                 await aclose()
@@ -206,16 +215,23 @@ class BlockingInput(Iterator[Any]):
         self._loop = loop
 
     def __next__(self) -> Any:
-        async def step() -> tuple[bool, Any]:
-            try:
-                return True, await self._stream.__anext__()
-            except StopAsyncIteration:
-                return False, None
-
-        more, item = asyncio.run_coroutine_threadsafe(step(), self._loop).result()
+        more, item = asyncio.run_coroutine_threadsafe(self._step(), self._loop).result()
         if not more:
             raise StopIteration
         return item
+
+    async def _step(self) -> tuple[bool, Any]:
+        """The next item; a cancel of the hop ends the wait for it, so that the thread goes on to its end."""
+        hop, task = self._stream.attempt.hop, asyncio.current_task()
+        undo = hop.on_cancel(lambda _: task.cancel() if task else None)
+        try:
+            return True, await self._stream.__anext__()
+        except StopAsyncIteration:
+            return False, None
+        except asyncio.CancelledError:
+            raise hop.error() from None
+        finally:
+            undo()
 
 
 async def _from_iterable(items: Any) -> AsyncIterator[Any]:
@@ -233,7 +249,7 @@ class Lender:
     """Turns what a caller passes as a stream into a Source. A generator that is passed twice is one stream, read on."""
 
     def __init__(self) -> None:
-        self._pumps: dict[int, Pump] = {}
+        self._pumps: dict[int, tuple[Pump, Any]] = {}  # with what is lent, so that no other takes its id meanwhile
 
     def __len__(self) -> int:
         return len(self._pumps)
@@ -259,10 +275,9 @@ class Lender:
 
     def _pump(self, value: Any, items: AsyncIterator[Any], scope: Scope, window: int) -> Pump:
         key = id(value)
-        pump = self._pumps.get(key)
-        if pump is None:
-            pump = self._pumps[key] = Pump(items, scope, window, lambda: self._forget(key))
-        return pump
+        if key not in self._pumps:
+            self._pumps[key] = Pump(items, scope, window, lambda: self._forget(key)), value
+        return self._pumps[key][0]
 
     def _forget(self, key: int) -> None:
         self._pumps.pop(key, None)

@@ -19,7 +19,8 @@ from chains.dsl.graph import Graph, Node
 from chains.errors import NotFound, SettingError, StartError, Unavailable
 from chains.runtime.attempt import through_codec
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad, State
-from chains.runtime.handle import Handle, Line, Server, handles_of
+from chains.runtime.drive import Line, Server
+from chains.runtime.handle import Handle, handles_of
 from chains.runtime.replica import Replica
 from chains.spans import Recorder
 from chains.timing import Clock, LoopClock

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from chains.dsl.graph import Node
+from chains.call import DEADLINE
 from chains.errors import Cancelled, ChainsError, InvalidValue, Overloaded, StartError, Unavailable, describe
 from chains.runtime.attempt import Attempt, BlockingInput, Input
 from chains.runtime.batch import Batcher
@@ -68,12 +69,12 @@ class Replica:
         self.state = state
         stage(state)
 
-    def _failed(self, error: Exception) -> StartError:
+    def _failed(self, error: Exception, what: str = "start") -> StartError:
         if isinstance(error, ChainsError):
-            return StartError(f"{self.name} did not start: {error.message}", mend=error.mend)
+            return StartError(f"{self.name} did not {what}: {error.message}", mend=error.mend)
         frames = describe(error, self.node.name).frames
         where = "".join(f"\n  {frame}" for frame in frames)
-        return StartError(f"{self.name} did not start: {type(error).__name__}: {error}{where}")
+        return StartError(f"{self.name} did not {what}: {type(error).__name__}: {error}{where}")
 
     async def _hook(self, name: str) -> None:
         hook = getattr(self._instance, name, None)
@@ -99,7 +100,13 @@ class Replica:
         if timer is not None:
             timer.cancel()
         if started:
-            await self._hook("close")
+            try:
+                await self._hook("close")
+            except Exception as error:
+                self.state = "failed"
+                raise self._failed(error, "close") from error
+            finally:
+                self._pool.shutdown(wait=False)
         self.state = "stopped"
         self._pool.shutdown(wait=False)
 
@@ -165,7 +172,9 @@ class Replica:
         await self._admit(attempt)
         self.running[attempt] = None
         try:
-            if attempt.hop.cancelled or attempt.hop.remaining() == 0.0:
+            if not attempt.hop.cancelled and attempt.hop.remaining() == 0.0:
+                attempt.hop.cancel(f"{DEADLINE}: {timing.label} had no time left when its turn came")
+            if attempt.hop.cancelled:
                 raise attempt.hop.error()
             attempt.accepted = True
             timing.accepted = self._moved = self.clock.now()
@@ -202,6 +211,9 @@ class Replica:
                 self._pass_on()
             raise
         self._last_wait = self.clock.now() - since
+        if self.state != "ready":  # it went away after the slot was given and before it was taken
+            self._release()
+            raise Unavailable(f"{self.name} is {self.state}")
 
     def _release(self) -> None:
         self._pass_on()

@@ -1,0 +1,180 @@
+"""What a call gives its caller: a Result to await, or a Stream to iterate. Leaving either cancels the hop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
+from typing import Any
+
+from chains.call import DEADLINE, Hop, current_or_none
+from chains.channel import Channel
+from chains.dsl.specs import CallOptions
+from chains.runtime.drive import Drive
+from chains.timing import Timing
+
+
+class Result(Awaitable[Any]):
+    """What a unary call will give. Awaiting it waits for the value; dropping it cancels the hop."""
+
+    __slots__ = ("_drive", "_future", "_hop")
+
+    def __init__(self, hop: Hop, drive: Drive) -> None:
+        self._hop = hop
+        self._drive = drive
+        self._future = drive.future = drive.line.loop.create_future()
+        if hop.cancelled:
+            drive.settle(hop.error())
+
+    @property
+    def timing(self) -> Timing:
+        return self._hop.timing
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        future = self._future
+        if future.done():
+            return future.result()
+        hop, clock = self._hop, self._hop.clock
+        waiter = current_or_none()
+        turn = waiter.turn if waiter is not None else None
+        timing = waiter.hop.timing if waiter is not None and waiter.hop is not None else None
+        wait = timing.begin_wait(clock.now(), "hop", hop.timing, turn.number if turn else 0) if timing else None
+        try:
+            return (yield from future)
+        except asyncio.CancelledError:
+            hop.cancel("consumer left")
+            raise
+        finally:
+            if timing is not None and wait is not None:
+                timing.end_wait(wait, clock.now())
+
+    def __del__(self) -> None:
+        if not self._future.done():
+            self._drive.line.soon(self._hop.cancel, "the result was dropped")
+
+
+class Stream(AsyncIterator[Any]):
+    """What a streaming call gives, item by item. `break` out of its loop, `aclose()` and dropping it cancel the hop.
+
+    As an argument of another call it is lent: that callee reads it, and it stays in the scope of whoever made it.
+    """
+
+    __slots__ = ("__weakref__", "_channel", "_drive", "_hop", "_options")
+
+    def __init__(self, hop: Hop, channel: Channel[Any], options: CallOptions, drive: Drive) -> None:
+        self._hop = hop
+        self._channel = channel
+        self._options = options
+        self._drive = drive
+
+    @property
+    def timing(self) -> Timing:
+        return self._hop.timing
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._channel.queued
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._channel.peak
+
+    def __aiter__(self) -> Reader:
+        return Reader(self)
+
+    async def __anext__(self) -> Any:
+        channel = self._channel
+        if channel.ready():
+            return channel.take()
+        waiter = current_or_none()
+        if waiter is None or waiter.hop is None:
+            return await self.next()
+        timing, clock, turn = waiter.hop.timing, self._hop.clock, waiter.turn
+        wait = timing.begin_wait(clock.now(), "hop", self._hop.timing, turn.number if turn else 0)
+        try:
+            return await self.next()
+        finally:
+            timing.end_wait(wait, clock.now())
+
+    async def next(self) -> Any:
+        """The next item, within the `first` or `idle` timeout."""
+        hop, options, clock = self._hop, self._options, self._hop.clock
+        first = not hop.timing.items_out
+        seconds = options.first if first else options.idle
+        if seconds is None:
+            return await self._channel.receive()
+        due = hop.timing.opened + seconds if first else clock.now() + seconds
+        late = f"{DEADLINE}: {hop.timing.label} gave no {'first' if first else 'further'} item within {seconds:g} s"
+        timer = clock.call_at(due, lambda: hop.cancel(late))
+        try:
+            return await self._channel.receive()
+        finally:
+            timer.cancel()
+
+    async def aclose(self) -> None:
+        """Cancel the hop; return when its code has run its `finally`."""
+        self._hop.cancel("consumer left")
+        await asyncio.wait([self._drive.task])
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def as_source(self) -> _Lent:
+        return _Lent(self)
+
+    def __del__(self) -> None:
+        if self._channel.ended is None:
+            self._drive.line.soon(self._hop.cancel, "consumer left")
+
+
+class Reader(AsyncIterator[Any]):
+    """One loop over a stream. When the loop is left, so is the stream."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Reader:
+        return self
+
+    def __anext__(self) -> Awaitable[Any]:
+        return self._stream.__anext__()
+
+    def __del__(self) -> None:
+        self._stream.__del__()
+
+
+class _Lent:
+    """A hop's stream on loan to another hop."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.producer: Timing | None = stream.timing
+        self.ready = stream._channel.ready
+        self.take = stream._channel.take
+
+    async def next(self) -> Any:
+        return await self._stream.next()
+
+
+class BlockingStream(Iterator[Any]):
+    """A stream as a plain `def` method reads it, in its own thread."""
+
+    def __init__(self, stream: Stream, loop: asyncio.AbstractEventLoop) -> None:
+        self._reader = aiter(stream)
+        self._loop = loop
+
+    def __next__(self) -> Any:
+        async def step() -> tuple[bool, Any]:
+            try:
+                return True, await self._reader.__anext__()
+            except StopAsyncIteration:
+                return False, None
+
+        more, item = asyncio.run_coroutine_threadsafe(step(), self._loop).result()
+        if not more:
+            raise StopIteration
+        return item
