@@ -37,7 +37,7 @@ class Scope:
     `hop` and `turn` are the innermost ones around (or the scope itself), None outside of any.
     """
 
-    kind: Literal["call", "turn", "hop"]
+    kind: Literal["call", "turn", "hop", "stream"]
 
     def __init__(self, parent: Scope | None, clock: Clock, id: str, deadline: float | None = None) -> None:
         self.parent = parent
@@ -367,10 +367,10 @@ class Turn(Scope):
             if error is None and not self.cancelled:
                 await self._finish_tasks()
             elif error is not None and not self.cancelled:
-                Scope.cancel(self, "turn failed" if not isinstance(error, asyncio.CancelledError) else "task cancelled")
+                self._fail("turn failed" if not isinstance(error, asyncio.CancelledError) else "task cancelled")
         except asyncio.CancelledError as late:
             if not self._interrupted:
-                Scope.cancel(self, "task cancelled")
+                self._fail("task cancelled")
                 raise
             error = late
         finally:
@@ -383,13 +383,18 @@ class Turn(Scope):
                 self.call.tell("turn_ended", self)
             self.close()
         ours = self._interrupted and host.uncancel() == 0
-        if ours and error is None:
+        if ours and not isinstance(error, asyncio.CancelledError):
             await _absorb_cancel()
         if ours and self.reason.startswith(DEADLINE) and (error is None or isinstance(error, asyncio.CancelledError)):
             raise DeadlineExceeded(
                 f"turn {self.number} ran out of time", mend="give new_turn(deadline_s=...) more seconds"
             ) from None
-        return ours and isinstance(error, asyncio.CancelledError)
+        return ours and isinstance(error, asyncio.CancelledError | Cancelled)
+
+    def _fail(self, reason: str) -> None:
+        """Cancelled from within: the block's own error goes on its way, and nobody interrupts it."""
+        Scope.cancel(self, reason)
+        self.call.tell("turn_cancelled", self)
 
     async def _finish_tasks(self) -> None:
         while self._tasks:

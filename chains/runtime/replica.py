@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from chains.dsl.graph import Node
 from chains.call import DEADLINE
+from chains.dsl.graph import Node
 from chains.errors import Cancelled, ChainsError, InvalidValue, Overloaded, StartError, Unavailable, describe
 from chains.runtime.attempt import Attempt, BlockingInput, Input
 from chains.runtime.batch import Batcher
