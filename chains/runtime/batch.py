@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Any
 
+from chains.call import Call
 from chains.dsl.signature import Method
 from chains.errors import InvalidValue
 from chains.runtime.attempt import Attempt
@@ -18,7 +20,8 @@ InThread = Callable[..., Awaitable[Any]]
 class Batcher:
     """Collects calls until `batch.size` are there or the first has waited `batch.wait_ms`, then runs them together.
 
-    A call that is cancelled while it waits is left out; an error of the batch is every member's error.
+    A call that is cancelled while it waits is left out; an error of the batch is every member's error. What the
+    batch itself calls belongs to a scope of the batch's own: one member's cancel does not reach the others.
     """
 
     def __init__(self, function: Callable[..., Any], method: Method, clock: Clock, in_thread: InThread) -> None:
@@ -50,9 +53,17 @@ class Batcher:
         members = [(attempt, future) for attempt, future in self._waiting if not future.done()]
         self._waiting = []
         if members:
-            task = asyncio.ensure_future(self._run(members))
+            task = asyncio.get_running_loop().create_task(self._within_own_call(members), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _within_own_call(self, members: list[tuple[Attempt, asyncio.Future[Any]]]) -> None:
+        call = Call(self._clock)
+        try:
+            with call.activate():
+                await self._run(members)
+        finally:
+            call.close()
 
     async def _run(self, members: list[tuple[Attempt, asyncio.Future[Any]]]) -> None:
         names = [param.name for param in self._method.params]

@@ -32,9 +32,9 @@ log = logging.getLogger("chains")
 class Replicas:
     """The replicas of one node in this process."""
 
-    def __init__(self, node: Node, count: int, clock: Clock) -> None:
+    def __init__(self, node: Node, count: int, clock: Clock, replica: type[Replica]) -> None:
         self.node = node
-        self.replicas = [Replica(node, f"{node.name}#{index}", clock) for index in range(count)]
+        self.replicas = [replica(node, f"{node.name}#{index}", clock) for index in range(count)]
         self._started = asyncio.Event()
         self._error: StartError | None = None
 
@@ -66,6 +66,9 @@ class InProcess:
     `replicas` maps node names to counts (1 each when not given), `grace` is how many seconds running calls have when
     the block is left, `stuck_s` how long a hop may compute without a step before health calls it stuck.
     """
+
+    _line_type = Line
+    _replica_type = Replica
 
     def __init__(
         self,
@@ -116,8 +119,11 @@ class InProcess:
 
     async def __aenter__(self) -> Self:
         began = self.clock.now()
-        line = self._line = Line(self._transfer, self.recorder.add, self._after)
-        self._nodes = {n: Replicas(node, self._counts.get(n, 1), self.clock) for n, node in self.graph.nodes.items()}
+        line = self._line = self._line_type(self._transfer, self.recorder.add, self._after)
+        self._nodes = {
+            name: Replicas(node, self._counts.get(name, 1), self.clock, self._replica_type)
+            for name, node in self.graph.nodes.items()
+        }
         starts = []
         for name, replicas in self._nodes.items():
             handles = handles_of(replicas.node, self._nodes, line)
@@ -148,8 +154,11 @@ class InProcess:
 
     async def _stop(self, grace: float) -> None:
         """Callers first: a node is drained before those that it depends on, which may still have work for after it."""
+        faults: list[BaseException] = []
         for replicas in reversed(list(self._nodes.values())):
-            await asyncio.gather(*(replica.drain(grace) for replica in replicas.replicas))
+            drains = (replica.drain(grace) for replica in replicas.replicas)
+            ends = await asyncio.gather(*drains, return_exceptions=True)
+            faults += [end for end in ends if isinstance(end, BaseException)]
             if self._afters and grace:
                 await asyncio.wait(self._afters, timeout=grace)
         for task in self._afters:
@@ -159,6 +168,8 @@ class InProcess:
         if self._line is not None and self._line.tasks:
             await asyncio.wait([drive.task for drive in self._line.tasks], timeout=1.0)
         self.recorder.flush()
+        if faults:
+            raise faults[0]
 
     async def kill(self, node: str, index: int) -> None:
         self._nodes[node].replicas[index].kill()
