@@ -223,7 +223,12 @@ class BlockingInput(Iterator[Any]):
     async def _step(self) -> tuple[bool, Any]:
         """The next item; a cancel of the hop ends the wait for it, so that the thread goes on to its end."""
         hop, task = self._stream.attempt.hop, asyncio.current_task()
-        undo = hop.on_cancel(lambda _: task.cancel() if task else None)
+
+        def leave(reason: str) -> None:
+            if task is not None:
+                task.cancel()
+
+        undo = hop.on_cancel(leave)
         try:
             return True, await self._stream.__anext__()
         except StopAsyncIteration:

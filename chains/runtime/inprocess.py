@@ -150,10 +150,15 @@ class InProcess:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stop(self._grace if error is None else 0.0)
+        faults = await self._stop(self._grace if error is None else 0.0)
+        if faults and error is None:
+            raise faults[0]
 
-    async def _stop(self, grace: float) -> None:
-        """Callers first: a node is drained before those that it depends on, which may still have work for after it."""
+    async def _stop(self, grace: float) -> list[BaseException]:
+        """Callers first: a node is drained before those that it depends on, which may still have work for after it.
+
+        Everything is stopped, whatever fails on the way: what a `close` raised is returned.
+        """
         faults: list[BaseException] = []
         for replicas in reversed(list(self._nodes.values())):
             drains = (replica.drain(grace) for replica in replicas.replicas)
@@ -168,8 +173,7 @@ class InProcess:
         if self._line is not None and self._line.tasks:
             await asyncio.wait([drive.task for drive in self._line.tasks], timeout=1.0)
         self.recorder.flush()
-        if faults:
-            raise faults[0]
+        return faults
 
     async def kill(self, node: str, index: int) -> None:
         self._nodes[node].replicas[index].kill()

@@ -185,8 +185,7 @@ class Replica:
             self._release()
 
     async def _admit(self, attempt: Attempt) -> None:
-        if self.state != "ready":
-            raise Unavailable(f"{self.name} is {self.state}")
+        self._refuse_unless_ready()
         if self._taken < self._slots:
             self._taken += 1
             self._last_wait = 0.0
@@ -211,8 +210,14 @@ class Replica:
                 self._pass_on()
             raise
         self._last_wait = self.clock.now() - since
-        if self.state != "ready":  # it went away after the slot was given and before it was taken
+        try:
+            self._refuse_unless_ready()  # it may have gone after the slot was given, and before it was taken
+        except Unavailable:
             self._release()
+            raise
+
+    def _refuse_unless_ready(self) -> None:
+        if self.state != "ready":
             raise Unavailable(f"{self.name} is {self.state}")
 
     def _release(self) -> None:

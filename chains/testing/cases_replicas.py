@@ -33,13 +33,13 @@ async def queued_is_answered_elsewhere(make: Make) -> None:
             running.append(_in_own_call(runtime, number))
 
         async def full() -> bool:
-            return [one.running for one in _loads(runtime)] == [8, 8]
+            return all(one.running == 8 for one in _loads(runtime))
 
         await until(full, "8 calls running on each replica")
         waiting = asyncio.ensure_future(_awaited(probe.echo(7)))
 
         async def queued() -> bool:
-            return sum(one.queued for one in _loads(runtime)) == 1
+            return bool(sum(one.queued for one in _loads(runtime)) == 1)
 
         await until(queued, "the call queues")
         victim = next(index for index, one in enumerate(_loads(runtime)) if one.queued)

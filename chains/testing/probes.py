@@ -251,7 +251,8 @@ def _error(kind: str) -> Exception:
     if kind == "ours":
         return NotFound("no such patient", mend="ask for the name")
     if kind == "foreign":
-        return type("Strange", (Exception,), {"__module__": FOREIGN})("from elsewhere")
+        strange: type[Exception] = type("Strange", (Exception,), {"__module__": FOREIGN})
+        return strange("from elsewhere")
     return Unlisted("of our own making")
 
 
