@@ -61,7 +61,7 @@ class Server:
     @property
     def port(self) -> int:
         if self._socket is None:
-            raise Unavailable("the server has not started", mend="use it within `async with Server(graph)`")
+            raise Unavailable("the server does not run", mend="use it within `async with Server(graph)`")
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -78,6 +78,7 @@ class Server:
             await self._stack.enter_async_context(self.runtime)
             await self._start()
         except BaseException:
+            self._socket = None
             await self._stack.aclose()
             raise
         return self
@@ -125,6 +126,7 @@ class Server:
                 self._uvicorn.should_exit = True
                 await self._serving
         finally:
+            self._socket = None
             await self._stack.aclose()
 
 

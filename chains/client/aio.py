@@ -133,7 +133,8 @@ class ClientCall:
         try:
             arguments = msgspec.json.decode(_encoded(self._arguments))
             frame = protocol.Open(arguments=arguments, audio=client.audio, window=client.window)
-            await self._send(protocol.encode_client(frame))
+            with contextlib.suppress(Unavailable):  # refused already: the reason waits to be read
+                await self._send(protocol.encode_client(frame))
             await self._open()
         except BaseException:
             await self._socket.close()

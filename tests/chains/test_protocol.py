@@ -128,7 +128,13 @@ def test_frames_count_in_bytes() -> None:
 
 def test_mulaw_is_g711() -> None:
     # The corner values of the standard's table, and each code's own value.
-    assert protocol.mulaw_decode(np.array([0x00, 0x7F, 0x80, 0xFF, 0xF0], np.uint8)).tolist() == [-32124, 0, 32124, 0, 120]
+    assert protocol.mulaw_decode(np.array([0x00, 0x7F, 0x80, 0xFF, 0xF0], np.uint8)).tolist() == [
+        -32124,
+        0,
+        32124,
+        0,
+        120,
+    ]
     codes = np.arange(256, dtype=np.uint8)
     again = protocol.mulaw_encode(protocol.mulaw_decode(codes))
     assert [int(code) for code in codes[again != codes]] == [0x7F]  # minus zero is zero

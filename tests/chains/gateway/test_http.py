@@ -46,7 +46,13 @@ async def test_json_in_and_out(serve: Serve) -> None:
         ("shout", {"content": b"x", "headers": {"content-type": "text/xml"}}, 415, "MediaError", "text/xml"),
         ("shuot", {"json": {}}, 404, "NotFound", "shuot"),
         ("run", {"content": b"junk", "headers": {"content-type": "audio/wav"}}, 415, "MediaError", "cannot be read"),
-        ("shout", {"content": b"junk", "headers": {"content-type": "audio/wav"}}, 415, "MediaError", "no stream of audio"),
+        (
+            "shout",
+            {"content": b"junk", "headers": {"content-type": "audio/wav"}},
+            415,
+            "MediaError",
+            "no stream of audio",
+        ),
         ("fail", {"json": {"how": "value"}}, 500, "ValueError", "no such dish"),
     ],
 )
@@ -88,10 +94,10 @@ async def test_a_stream_comes_as_json_lines_or_as_events(serve: Serve) -> None:
 
 async def test_items_come_as_they_are_made(serve: Serve) -> None:
     server = await serve()
-    async with httpx.AsyncClient(base_url=server.url) as client:
-        async with client.stream("POST", "/v1/call/drip", json={}) as answer:
-            first = await anext(answer.aiter_lines())
-            assert json.loads(first)["value"] == "first"
+    client = httpx.AsyncClient(base_url=server.url)
+    async with client, client.stream("POST", "/v1/call/drip", json={}) as answer:
+        first = await anext(answer.aiter_lines())
+        assert json.loads(first)["value"] == "first"
 
 
 async def test_an_error_after_the_first_item_is_the_last_event(serve: Serve) -> None:

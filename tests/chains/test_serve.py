@@ -1,0 +1,164 @@
+"""The server as a whole: its port, its settings, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from chains.client import connect
+from chains.dsl.graph import Graph, load
+from chains.errors import Cancelled, SettingError, StartError, Unavailable
+from chains.gateway.session import GatewaySettings
+from chains.serve import Server, listen
+from chains.serve import serve as serve_until_signal
+
+Serve = Callable[..., Awaitable[Server]]
+
+BROKEN = """
+from chains import chainlet
+
+@chainlet(entry=True)
+class Broken:
+    def load(self) -> None:
+        raise RuntimeError("no weights here")
+
+    async def run(self) -> str:
+        return ""
+"""
+
+
+async def test_a_port_in_use_says_by_whom_and_before_anything_loads(graph: Graph) -> None:
+    stages: list[str] = []
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(SettingError, match=f"port {port} is in use by process {os.getpid()}.*--port"):
+            async with Server(graph, port=port, progress=lambda step: stages.append(step.stage)):
+                pass
+    assert not stages
+
+
+@pytest.mark.parametrize(("host", "says"), [("no.such.host.invalid", "not known"), ("192.0.2.1", "not an address")])
+def test_a_host_that_is_not_ours(host: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        listen(host, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"host": "0.0.0.0"}, r"open to other machines.*--key.*--insecure"),
+        ({"port": 70_000}, "port is 70000"),
+        ({"max_frame": 0}, "max_frame is 0"),
+        ({"idle_seconds": -1.0}, "idle_seconds is -1"),
+        ({"rates": ()}, "rates is empty"),
+        ({"keys": ("",)}, "key is empty"),
+        ({"max_frames": 5}, "no setting 'max_frames'"),
+    ],
+)
+def test_settings_that_make_no_sense(graph: Graph, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        Server(graph, **settings)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "127.8.9.10"])
+def test_loopback_needs_no_key(host: str) -> None:
+    GatewaySettings(host=host)
+
+
+async def test_other_interfaces_with_a_key_or_on_purpose(graph: Graph) -> None:
+    everywhere = Server(graph, host="0.0.0.0", port=0, keys=("sesame",))
+    async with everywhere as server, connect(server.url, key="sesame") as client:
+        assert await client.invoke("shout", text="a") == "A"
+    GatewaySettings(host="0.0.0.0", insecure=True)
+
+
+async def test_a_chain_that_does_not_start_frees_the_port(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(BROKEN)
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(StartError):
+        async with Server(load(str(file)), port=port):
+            pass
+    listen("127.0.0.1", port).close()
+
+
+async def test_it_serves_again_on_the_same_port(graph: Graph) -> None:
+    async with Server(graph, port=0) as server:
+        port = server.port
+    async with Server(graph, port=port) as server, connect(server.url) as client:
+        assert await client.invoke("shout", text="a") == "A"
+
+
+def test_outside_the_block_there_is_no_port(graph: Graph) -> None:
+    with pytest.raises(Unavailable, match="async with"):
+        _ = Server(graph).url
+
+
+async def test_a_drain_refuses_newcomers_and_lets_open_calls_end(serve: Serve, watched: Any) -> None:
+    server = await serve()
+    async with connect(server.url) as client, client.call("run", audio=_until(watched.gate)) as call:
+        await watched.event(watched.began, "run").wait()
+        draining = asyncio.create_task(server.drain())
+        await asyncio.sleep(0)  # the task runs to its first wait
+        assert server.gateway.draining
+        with pytest.raises(Unavailable, match="shutting down"):
+            await client.invoke("shout", text="a")
+        watched.gate.set()
+        assert (await call.result()).text == "0 pieces"
+        assert await draining
+
+
+async def test_a_drain_cancels_what_does_not_end(serve: Serve) -> None:
+    server = await serve(drain_seconds=0.1)
+    async with connect(server.url) as client, client.call("drip") as call:
+        assert await anext(call) == "first"
+        assert not await server.drain()
+        with pytest.raises(Cancelled, match="shutting down"):
+            await anext(call)
+
+
+async def test_serve_ends_on_a_signal_and_a_second_one_hurries(graph: Graph) -> None:
+    ready: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+    stopping: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve_until_signal(graph, GatewaySettings(port=0), ready=ready.set_result, stopping=stopping.set_result)
+    )
+    server = await ready
+    url = server.url
+    async with connect(url) as client, client.call("drip") as call:
+        assert await anext(call) == "first"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await stopping == 1
+        assert not serving.done()
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Cancelled, match="shutting down"):
+            await anext(call)
+    await asyncio.wait_for(serving, 3)
+    with pytest.raises(httpx.ConnectError):
+        async with httpx.AsyncClient() as http:
+            await http.get(url)
+
+
+async def test_the_table_of_each_call_can_be_asked_for(graph: Graph) -> None:
+    tables: list[str] = []
+    async with Server(graph, port=0, profile=tables.append) as server, connect(server.url) as client:
+        await client.invoke("shout", text="a secret")
+    assert len(tables) == 1 and "Parlour.shout" in tables[0]
+    assert "secret" not in tables[0]
+
+
+async def _until(gate: asyncio.Event) -> AsyncIterator[Any]:
+    await gate.wait()
+    return
+    yield
