@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from engines.tts.model import TtsModelError
 
-_INSTALL = "pip install coqui-tts==0.28.0 torchaudio==2.11.1 torchcodec==0.17.0"
+_INSTALL = "pip install coqui-tts==0.28.0 torchaudio==2.11.1 torchcodec==0.17.0 six"
 
 
 class CoquiVoice:
@@ -35,12 +35,21 @@ class CoquiVoice:
                 raise TtsModelError(f"{name}: there is no file {path}; give a Coqui model's .pth and its config.json")
         try:
             from TTS.api import TTS
-        except (ImportError, OSError) as error:
+        except ImportError as error:
             raise TtsModelError(f"Coqui's library does not import ({error}); run: {_INSTALL}") from error
+        except OSError as error:
+            # torchaudio on PyPI is built for CUDA; its one compiled file is not needed here.
+            raise TtsModelError(
+                f"a part of Coqui's library does not load ({error}); beside a torch for CPUs, delete the file it names"
+            ) from error
         try:
             self._tts: Any = TTS(model_path=str(model), config_path=str(config), progress_bar=False)
         except Exception as error:
-            raise TtsModelError(f"{model} is not a Coqui model that fits {config} ({error})") from error
+            # The library's own words would advise to load the file without its safety checks.
+            raise TtsModelError(
+                f"{model} is not a Coqui model that fits {config} ({type(error).__name__}); "
+                "give the .pth and the config.json that were saved together"
+            ) from error
         if self._tts.is_multi_speaker and speaker not in self._tts.speakers:
             raise TtsModelError(f"speaker is {speaker!r}; {model} knows: {', '.join(self._tts.speakers)}")
         if self._tts.is_multi_lingual and language not in self._tts.languages:
