@@ -285,8 +285,16 @@ class Connection:
             if turn not in self._cleared:
                 for frame in self._frames(method, value, turn):
                     await self._send_item(frame, turn)
+                if turn and isinstance(value, Audio):
+                    self._mark_audio(turn)
         for frame in self._flushed():
             await self._send_item(frame, self._resampled_turn)
+
+    def _mark_audio(self, turn: int) -> None:
+        """The turn's reply has begun to go out: where its latency ends."""
+        turns = self._call.turns if self._call is not None else []
+        if turn <= len(turns) and "first_audio" not in turns[turn - 1].marks:
+            turns[turn - 1].mark("first_audio")
 
     def _frames(self, method: Method, value: Any, turn: int) -> Iterator[str | bytes]:
         if self._resampler is not None and turn != self._resampled_turn:
