@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast, overload
 
@@ -128,11 +128,16 @@ def _unknown(what: str, unknown: dict[str, Any], known: tuple[str, ...]) -> Note
     return tuple((f"has an unknown setting {what}({name}=...)", nearest(name, known)) for name in unknown)
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that was most likely meant, "" if none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), "")
+
+
 def nearest(name: str, known: tuple[str, ...]) -> str:
     """The advice for a name that is not known: the one that was meant, or all there are."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = closest(name, known)
     if near:
-        return f"write {near[0]}=..."
+        return f"write {near}=..."
     return f"known are {', '.join(known)}" if known else "leave it out, there are none"
 
 
@@ -215,7 +220,8 @@ def depends(
             try:
                 chosen = replace(chosen, **{name: cast(Any, value)})
             except SettingError as error:
-                noted.append((f"has {error.message.replace('CallOptions', 'depends')}", error.mend))
+                found = error.message.replace("CallOptions", "depends").replace(" is not ", ", which is not ", 1)
+                noted.append((f"has {found}", error.mend))
     settings = {"options": options, "resources": resources, "scaling": scaling, "limits": limits}
     noted += _kinds("depends", settings)
     good: dict[str, Any] = {

@@ -68,54 +68,11 @@ def _branch(graph: Graph, name: str, lead: str, indent: str, how: str, seen: set
         yield from _branch(graph, edge.target, lead, indent + ("   " if last else "|  "), _options(edge), seen)
 
 
-CHAR, LINE, PAD, GAP_X, GAP_Y, MARGIN = 7.3, 17, 12, 90, 28, 16
-"""Measures in SVG units: a character of the 12 px monospaced face, a line, a box's padding, gaps between boxes."""
-
-
-@dataclass(slots=True)
-class _Box:
-    """One node on the drawing."""
-
-    node: Node
-    lines: list[str]
-    column: int
-    x: float = 0.0
-    y: float = 0.0
-
-    @property
-    def width(self) -> float:
-        return max(map(len, self.lines)) * CHAR + 2 * PAD
-
-    @property
-    def height(self) -> float:
-        return len(self.lines) * LINE + 2 * PAD - 4
-
-
-def svg(graph: Graph) -> str:
-    """Boxes in columns, callers left of what they call, arrows named by the attribute. Colours follow the page."""
-    boxes = _laid_out(graph)
-    width = max(box.x + box.width for box in boxes.values()) + MARGIN
-    height = max(box.y + box.height for box in boxes.values()) + MARGIN
-    edges = [
-        _arrow(boxes[node.name], boxes[edge.target], edge, number)
-        for node in graph.nodes.values()
-        for number, edge in enumerate(node.edges.values())
-    ]
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" role="img" aria-label="chain {escape(graph.entry)}">',
-        f"<style>{_STYLE}</style>",
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>',
-        *edges,
-        *(_drawn(box, box.node.name == graph.entry) for box in boxes.values()),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
-
+CHAR, LINE, PAD, BEND, GAP_Y, MARGIN = 7.3, 17, 12, 60, 26, 16
+"""Measures in SVG units: a character of the 12 px monospaced face, a line, a box's padding, a curve, gaps."""
 
 _STYLE = (
-    "svg{color:#1b1f24;font:12px ui-monospace,Menlo,Consolas,monospace}"
+    "svg{color:#1b1f24;font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
     "@media(prefers-color-scheme:dark){svg{color:#e6edf3}}"
     "rect{fill:currentColor;fill-opacity:.05;stroke:currentColor;stroke-opacity:.45}"
     ".entry rect{stroke-opacity:1;stroke-width:1.6}text{fill:currentColor}.name{font-weight:700}.dim{opacity:.65}"
@@ -123,44 +80,113 @@ _STYLE = (
 )
 
 
-def _laid_out(graph: Graph) -> dict[str, _Box]:
-    """Each node one column right of the last of its callers; rows in the order in which callers name them."""
+@dataclass(slots=True)
+class _Box:
+    """A node on the drawing; or, with no lines, the room that an arrow takes when it passes a column."""
+
+    column: int
+    lines: list[str]
+    uses: int = 0
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def width(self) -> float:
+        return max(map(len, self.lines), default=0) * CHAR + 2 * PAD
+
+    @property
+    def height(self) -> float:
+        return max(len(self.lines), self.uses) * LINE + 2 * PAD - 4 if self.lines else LINE
+
+
+@dataclass(slots=True)
+class _Arrow:
+    """One use: from its caller's box, by the rooms between, to the box of what it calls."""
+
+    label: str
+    number: int
+    stops: list[_Box]
+
+
+def svg(graph: Graph) -> str:
+    """Boxes in columns, callers left of what they call, arrows named by the attribute. Colours follow the page."""
+    boxes, arrows = _boxes(graph)
+    ends = _laid_out([*boxes.values(), *(stop for arrow in arrows for stop in arrow.stops[1:-1])], arrows)
+    width = max(box.x + box.width for box in boxes.values()) + MARGIN
+    height = max(box.y + box.height for box in boxes.values()) + MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" role="img" aria-label="chain {escape(graph.entry)}">',
+        f"<style>{_STYLE}</style>",
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>',
+        *(_drawn_arrow(arrow, ends) for arrow in arrows),
+        *(_drawn(box, name == graph.entry) for name, box in boxes.items()),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _boxes(graph: Graph) -> tuple[dict[str, _Box], list[_Arrow]]:
+    """Each node one column right of the last of its callers, and the arrows, with a stop in each column they pass."""
     columns = {graph.entry: 0}
-    for node in reversed(graph.nodes.values()):  # callers before what they call
+    callers_first = list(reversed(graph.nodes.values()))
+    for node in callers_first:
         for edge in node.edges.values():
-            columns[edge.target] = max(columns.get(edge.target, 0), columns.get(node.name, 0) + 1)
-    boxes = {
-        node.name: _Box(node, [_title(node), needs(node), *(method.shape for method in node.methods.values())], column)
-        for node in reversed(graph.nodes.values())
-        if (column := columns.get(node.name, 0)) is not None
-    }
-    x = float(MARGIN)
-    for column in range(max(columns.values()) + 1):
-        inside = [box for box in boxes.values() if box.column == column]
+            columns[edge.target] = max(columns.get(edge.target, 0), columns[node.name] + 1)
+    boxes = {}
+    for node in callers_first:
+        lines = [_title(node), needs(node), *(method.shape for method in node.methods.values())]
+        boxes[node.name] = _Box(columns[node.name], lines, len(node.edges))
+    arrows = []
+    for node in callers_first:
+        for number, edge in enumerate(node.edges.values()):
+            between = [_Box(column, []) for column in range(columns[node.name] + 1, columns[edge.target])]
+            arrows.append(_Arrow(edge.attribute, number, [boxes[node.name], *between, boxes[edge.target]]))
+    return boxes, arrows
+
+
+def _laid_out(boxes: list[_Box], arrows: list[_Arrow]) -> list[float]:
+    """Place the boxes, column by column, in the order in which callers name them. The right end of each column."""
+    ends, x = [], float(MARGIN)
+    for column in range(max(box.column for box in boxes) + 1):
+        inside = [box for box in boxes if box.column == column]
         y = float(MARGIN)
-        for box in sorted(inside, key=lambda box: _height_of_callers(box, boxes)):
+        for box in sorted(inside, key=lambda box: _place_of_callers(box, arrows)):
             box.x, box.y = x, y
             y += box.height + GAP_Y
-        longest = max((len(one) for box in inside for one in box.node.edges), default=0)
-        x += max(box.width for box in inside) + max(GAP_X, longest * CHAR + 40)
-    return boxes
+        ends.append(x + max(box.width for box in inside))
+        labels = [len(arrow.label) for arrow in arrows if arrow.stops[0].column == column]
+        x = ends[-1] + max(labels, default=0) * CHAR + BEND
+    return ends
 
 
-def _height_of_callers(box: _Box, boxes: dict[str, _Box]) -> tuple[float, int]:
-    callers = [(one.y, place) for one in boxes.values() for place, edge in enumerate(one.node.edges.values())
-               if edge.target == box.node.name]  # fmt: skip
-    return min(callers, default=(0.0, 0))
+def _place_of_callers(box: _Box, arrows: list[_Arrow]) -> tuple[float, int]:
+    before = [
+        (arrow.stops[index - 1].y, arrow.number)
+        for arrow in arrows
+        for index, stop in enumerate(arrow.stops)
+        if index and stop is box
+    ]
+    return min(before, default=(0.0, 0))
 
 
-def _arrow(source: _Box, target: _Box, edge: Edge, number: int) -> str:
-    """From the caller's right side to the callee's left one; its name stands where it leaves."""
-    step = min(LINE, (source.height - 8) / max(len(source.node.edges), 1))
-    x1, y1 = source.x + source.width, source.y + PAD + step * number + 4
-    x2, y2 = target.x, target.y + PAD + 4
-    bend = max((x2 - x1) / 2, 30)
-    label = f'<text class="dim" x="{x1 + 6:.1f}" y="{y1 - 3:.1f}">{escape(edge.attribute)}</text>'
-    path = f"M{x1:.1f} {y1:.1f}C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
-    return f'<path class="edge" marker-end="url(#tip)" d="{path}"/>{label}'
+def _drawn_arrow(arrow: _Arrow, ends: list[float]) -> str:
+    """Its name stands on the line where it leaves; then it curves from column to column."""
+    first, last = arrow.stops[0], arrow.stops[-1]
+    x, y = first.x + first.width, first.y + PAD + LINE * arrow.number + 6
+    after = max(ends[first.column], x) + len(arrow.label) * CHAR + 10
+    path = [f"M{x:.1f} {y:.1f}H{after:.1f}"]
+    label = f'<text class="dim" x="{x + 6:.1f}" y="{y - 3:.1f}">{escape(arrow.label)}</text>'
+    x = after
+    for stop in arrow.stops[1:]:
+        to = stop.y + (PAD + 4 if stop is last else stop.height / 2)
+        middle = (x + stop.x) / 2
+        path.append(f"C{middle:.1f} {y:.1f} {middle:.1f} {to:.1f} {stop.x:.1f} {to:.1f}")
+        x, y = ends[stop.column], to
+        if stop is not last:
+            path.append(f"H{x:.1f}")
+    return f'<path class="edge" marker-end="url(#tip)" d="{"".join(path)}"/>{label}'
 
 
 def _drawn(box: _Box, entry: bool) -> str:

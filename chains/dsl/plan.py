@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 import typing
 from dataclasses import dataclass, field
 from typing import Any
 
 from chains.dsl import source
 from chains.dsl.annotations import Unsupported, written
-from chains.dsl.chainlet import USE_SETTINGS, ChainletSpec, Dependency, is_chainlet, nearest, spec_of
+from chains.dsl.chainlet import USE_SETTINGS, ChainletSpec, Dependency, closest, is_chainlet, nearest, spec_of
 from chains.dsl.reader import HOOKS, init_parameters, read
 from chains.dsl.signature import EMPTY, Checker, Method
 from chains.errors import Fault, InvalidValue
@@ -94,6 +95,8 @@ def _constructor(made: Plan) -> None:
             name = annotation.__name__
             default = "no default" if one.default is EMPTY else f"the default {one.default!r:.40}"
             made.lacking[one.name] = annotation
+            if one.name in inspect.get_annotations(made.cls):
+                continue  # a dataclass: the fault stands at its field
             mend = f"write {one.name}: {name} = depends({name})"
             made.fault(made.init_where, "__init__", f"has {default} for the chainlet `{one.name}`", mend)
 
@@ -174,11 +177,12 @@ def use_faults(parent: Plan, attribute: str, dependency: Dependency, used: Plan)
         elif not used.open_ended:
             known = (*used.params, *USE_SETTINGS)
             faults.append(Fault(where, f"gives {name} an unknown argument `{argument}`", nearest(argument, known)))
+    misspelt = {closest(name, used.params) for name in dependency.arguments if name not in used.params}
     for missing in used.required():
-        if missing not in dependency.arguments:
+        if missing not in dependency.arguments and missing not in misspelt:
             mend = f"write depends({used.cls.__name__}, {missing}=...)"
             faults.append(Fault(where, f"does not give `{missing}`, which {name} needs", mend))
-    for clash in set(used.params) & set(USE_SETTINGS):
+    for clash in [one for one in used.params if one in USE_SETTINGS]:
         place = f"{used.init_where} ({name}.__init__)"
         faults.append(
             Fault(
@@ -206,15 +210,21 @@ def _argument_fault(used: Plan, argument: str, value: Any) -> tuple[str, str] | 
         found = error.message.removeprefix(" is ")
         return f"{argument}={value!r:.40}: {found}", f"write a value of `{written(meant)}`"
     except Unsupported:
-        if isinstance(meant, type) and not getattr(meant, "_is_protocol", False):
-            shown = f"{argument}={value!r:.40}: {type(value).__name__}, expected {meant.__name__}"
-            return shown, f"write {argument}={meant.__name__}(...)"
+        classes = typing.get_args(meant) or (meant,)
+        if all(isinstance(one, type) and not getattr(one, "_is_protocol", False) for one in classes):
+            shown = f"{argument}={value!r:.40}: {type(value).__name__}, expected {written(meant)}"
+            return shown, f"write {argument}={classes[0].__name__}(...)"
     return None
 
 
 def _is_a(value: Any, meant: Any) -> bool:
-    if meant in (int, float, Any, object) or typing.get_origin(meant) is not None or not isinstance(meant, type):
-        return meant in (Any, object)
+    """Whether a plain isinstance says so. What this leaves open is for a Checker, which knows that a bool is no int."""
+    if meant in (Any, object):
+        return True
+    if typing.get_origin(meant) in (typing.Union, types.UnionType):
+        return any(_is_a(value, one) for one in typing.get_args(meant))
+    if meant in (int, float) or typing.get_origin(meant) is not None or not isinstance(meant, type):
+        return False
     try:
         return isinstance(value, meant)
     except TypeError:  # a protocol that cannot be asked at run time

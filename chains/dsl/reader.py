@@ -151,6 +151,8 @@ class _Reading:
         """The `def` line with every annotation in place; what cannot be guessed is `str`."""
         parts = ["self"]
         for parameter in self.parameters():
+            if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
+                parts.append("*")
             hint = parameter.annotation
             if hint is EMPTY:
                 default = parameter.default
@@ -207,11 +209,9 @@ class _Reading:
         try:
             checker.check(parameter.default, "")
         except Exception:
-            typed = (
-                f"{checker.name} | None = None"
-                if parameter.default is None
-                else f"{type(parameter.default).__name__} = ..."
-            )
+            default = parameter.default
+            plain = f"{type(default).__name__} = {default!r:.60}"
+            typed = f"{checker.name} | None = None" if default is None else plain
             self.fault(
                 f"parameter `{parameter.name}` is `{checker.name}`, its default {parameter.default!r:.60}",
                 f"write {parameter.name}: {typed}",
@@ -258,7 +258,8 @@ class _Reading:
 
     def _yield_faults(self, stream: tuple[str, Any] | None, annotation: Any) -> None:
         shown, wanted = written(annotation), "AsyncIterator" if self.asynchronous else "Iterator"
-        item = shown if stream is None else written(stream[1]) if stream[1] is not Any else "str"
+        inner = typing.get_args(annotation)[0] if typing.get_origin(annotation) is list else annotation
+        item = written(inner) if stream is None else written(stream[1]) if stream[1] is not Any else "str"
         if self.yields and stream is None:
             self.fault(f"yields, but its result is `{shown}`", f"write -> {wanted}[{item}]")
         elif self.yields and stream is not None and (stream[0] == "async") != self.asynchronous:
@@ -286,17 +287,15 @@ class _Reading:
         return annotation
 
     def _checker(self, annotation: Any, what: str, streamed: str = "") -> Checker | None:
+        if streamed and (annotation in (Any, object) or stream_item(annotation) is not None):
+            one = f"`{written(annotation)}`" if stream_item(annotation) is None else "a stream of streams"
+            subject = f"{what} {streamed}" if streamed == "takes" else streamed
+            self.fault(f"{subject} {one}", "stream a message type, e.g. AsyncIterator[Audio]")
+            return None
         try:
-            if streamed and annotation in (Any, object):
-                raise Unsupported(
-                    f"{streamed} `{written(annotation)}`", "stream a message type, e.g. AsyncIterator[Audio]"
-                )
-            if streamed and stream_item(annotation) is not None:
-                raise Unsupported(f"{streamed} a stream of streams", "stream plain items")
             return Checker(annotation)
         except Unsupported as error:
-            prefix = (f"parameter {what.split(' ')[1]} " if streamed == "takes" else "") if streamed else f"{what} "
-            self.fault(prefix + error.found, error.write)
+            self.fault(f"{what} {error.found}", error.write)
         except Exception as error:  # pydantic, on a type that it has no schema for
             self.fault(f"{what} is `{written(annotation)}`, which has no schema: {error}", "send plain data")
         return None

@@ -166,7 +166,7 @@ def _name_mend(name: str, names: dict[str, Any], local: dict[str, Any], file: st
     statement = _type_checking_import(name, file)
     if statement:
         return f"move `{statement}` out of `if TYPE_CHECKING:`, since the type is needed at run time"
-    near = difflib.get_close_matches(name, [*local, *names, *dir(typing)], n=1)
+    near = difflib.get_close_matches(name, [*local, *names], n=1, cutoff=0.7)
     if near:
         return f"write {near[0]}, or import {name}"
     return f"import {name}, or define it at the top level of the file"

@@ -25,6 +25,7 @@ class Record(Kind):
         self.names = tuple(field.name for field in dataclasses.fields(cls) if field.init)
         self.kinds: dict[str, Kind] = {}
         self.message = cls.__module__ == self.MESSAGES
+        self.arrays = not self.message  # until its fields are known: a list of itself inside it asks meanwhile
         if self.message:
             self.exact = frozenset({cls})
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of hostile headers read best a line each
 """The codec: every value comes back as it was, without copies, and no bytes of a peer make it fail in another way."""
 
 from __future__ import annotations

@@ -1,0 +1,84 @@
+"""Settings check themselves, and say what to write."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from chains.dsl.specs import Autoscaling, Batching, CallOptions, Limits, Resources
+from chains.errors import SettingError
+
+
+def test_defaults() -> None:
+    assert Resources() == Resources(cpu=1.0, memory="", gpu="", gpus=0.0)
+    assert Autoscaling() == Autoscaling(1, 1, 8.0, 100.0, 2.0, 30.0, 0)
+    assert Limits() == Limits(running=32, queued=64)
+    assert CallOptions() == CallOptions(timeout=60.0, first=None, idle=None, retries=1, window=262_144)
+    assert Batching() == Batching(size=8, wait_ms=5.0)
+
+
+def test_a_named_gpu_is_one_unless_said_otherwise() -> None:
+    assert Resources(gpu="L4").gpus == 1.0
+    assert Resources(gpu="L4", gpus=0.25).gpus == 0.25
+
+
+@pytest.mark.parametrize(
+    ("memory", "size"),
+    [("", 0), ("2GiB", 2 * 2**30), ("1.5 GB", 1_500_000_000), ("512MiB", 512 * 2**20), ("10KB", 10_000)],
+)
+def test_memory_in_bytes(memory: str, size: int) -> None:
+    assert Resources(memory=memory).memory_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "words"),
+    [
+        (Resources, {"cpu": -1}, "Resources(cpu=-1) is not a number of at least 0; write cores, e.g. cpu=0.5"),
+        (Resources, {"cpu": True}, "Resources(cpu=True) is not a number"),
+        (Resources, {"cpu": math.nan}, "Resources(cpu=nan) is not a number"),
+        (Resources, {"gpus": math.inf}, "Resources(gpus=inf) is not a number"),
+        (Resources, {"cpu": "2"}, "Resources(cpu='2') is not a number"),
+        (Resources, {"memory": 2}, 'Resources(memory=2) is not text; write e.g. memory="2GiB"'),
+        (Resources, {"memory": "2 gigs"}, "is no amount of memory; write a number and a unit"),
+        (Resources, {"gpu": 4}, "Resources(gpu=4) is not text"),
+        (Autoscaling, {"min": -1}, "Autoscaling(min=-1) is not a whole number of at least 0"),
+        (Autoscaling, {"max": 0}, "Autoscaling(max=0) is not a whole number of at least 1"),
+        (Autoscaling, {"min": 3, "max": 2}, "has its least above its most; write Autoscaling(min=3, max=3) or more"),
+        (Autoscaling, {"min": 5}, "has its least above its most"),
+        (Autoscaling, {"target_streams": 0}, "is not a number above 0"),
+        (Autoscaling, {"target_wait_ms": -1.0}, "is not a number above 0"),
+        (Autoscaling, {"up_delay": "2s"}, "write seconds, e.g. up_delay=2"),
+        (Autoscaling, {"spares": 1.5}, "is not a whole number"),
+        (Limits, {"running": 0}, "Limits(running=0) is not a whole number of at least 1; write e.g. running=1"),
+        (Limits, {"queued": -1}, "Limits(queued=-1)"),
+        (Limits, {"queued": None}, "Limits(queued=None)"),
+        (
+            CallOptions,
+            {"timeout": 0},
+            "CallOptions(timeout=0) is not a number above 0; write seconds, e.g. timeout=2.0",
+        ),
+        (CallOptions, {"idle": "2"}, "CallOptions(idle='2')"),
+        (CallOptions, {"retries": -1}, "CallOptions(retries=-1)"),
+        (CallOptions, {"window": 0}, "CallOptions(window=0)"),
+        (Batching, {"size": 0}, "Batching(size=0)"),
+        (Batching, {"wait_ms": -1}, "Batching(wait_ms=-1)"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_with_the_mend(spec: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        spec(**settings)
+    assert words in str(caught.value)
+    assert caught.value.mend
+
+
+@pytest.mark.parametrize("spec", [Resources, Autoscaling, Limits, CallOptions, Batching])
+def test_they_are_values(spec: Any) -> None:
+    assert spec() == spec()
+    assert hash(spec()) == hash(spec())
+    with pytest.raises(AttributeError):
+        setattr(spec(), spec.__match_args__[0], 1)
+    with pytest.raises(TypeError):
+        spec(unknown=1)
