@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -22,6 +24,7 @@ from chains.messages import Audio, Control, Text
 
 FRAME_S = audio.FRAME_MS / 1000
 REPORT_S = 0.1
+AUDIBLE = 33  # of 32767, -60 dB: below that a line is quiet
 
 
 class Source(Protocol):
@@ -157,44 +160,58 @@ async def _converse(
     """Show what comes, report what is played, and leave when all has been said."""
     reporter = asyncio.create_task(_report(call, playback))
     last_item: float | None = None
+    hung_up = _hang_up_on_interrupt()
     try:
-        while True:
-            left = _left(source.ended_at, last_item, playback.end, arguments.quiet, arguments.patience)
+        while not hung_up.is_set():
+            left = _left(source.ended_at, last_item, arguments.quiet, arguments.patience)
             try:
                 async with asyncio.timeout(min(left, 0.5)):
                     item = await anext(call, None)
             except TimeoutError:
-                if left <= 0.5:
-                    break
-                continue
+                if left > 0.5:
+                    continue
+                if last_item is None:
+                    raise _no_reply(arguments.patience) from None
+                break
             if item is None or _hang_up(item):
                 if not arguments.fast:
                     await asyncio.sleep(max(0.0, playback.end - time.monotonic()))
                 break
-            last_item = time.monotonic()
             _show(item)
             if isinstance(item, Audio):
                 playback.add(item)
                 if speaker is not None:
                     speaker.play(item)
+            if not isinstance(item, Audio) or np.abs(item.pcm, dtype=np.int32).max(initial=0) >= AUDIBLE:
+                last_item = max(time.monotonic(), playback.end)
     finally:
         reporter.cancel()
         await asyncio.gather(reporter, return_exceptions=True)
     for turn, ms in playback.played().items():
         await call.played(turn, ms)
-    if last_item is None and source.ended_at is not None:
-        raise DeadlineExceeded(
-            f"no reply came within {arguments.patience:g} s", mend="raise --patience, or look at /healthz of the server"
-        )
 
 
-def _left(ended: float | None, last_item: float | None, heard: float, quiet: float, patience: float) -> float:
+def _hang_up_on_interrupt() -> asyncio.Event:
+    """Ctrl-C ends the call, not the program: what was said is still recorded."""
+    hung_up = asyncio.Event()
+    with contextlib.suppress(RuntimeError, ValueError):  # only the main thread has signals
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, hung_up.set)
+    return hung_up
+
+
+def _no_reply(patience: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"no reply came within {patience:g} s", mend="raise --patience, or look at /healthz of the server"
+    )
+
+
+def _left(ended: float | None, last_item: float | None, quiet: float, patience: float) -> float:
     """Seconds until the caller gives up: `quiet` after the last reply was heard, `patience` while none has come."""
     now = time.monotonic()
     if ended is None:
         return 60.0
-    if last_item is not None and max(last_item, heard) > ended:
-        return max(last_item, heard) + quiet - now
+    if last_item is not None and last_item > ended:
+        return last_item + quiet - now
     return ended + patience - now
 
 

@@ -116,7 +116,7 @@ def _add_dial(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     dial.add_argument("--quiet", type=float, default=3.0, metavar="S", help="hang up so long after the last reply (3)")
     dial.add_argument("--patience", type=float, default=20.0, metavar="S", help="wait so long for a reply (20)")
     dial.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    dial.set_defaults(command=_dial)
+    dial.set_defaults(command=_dial, fast=False)
 
 
 # Imported when asked for: `chains --version` and other packages' commands need neither numpy nor a web server.

@@ -178,13 +178,14 @@ class ClientCall:
         return self
 
     async def __anext__(self) -> Any:
+        await self._give_credit()  # for what was taken before; nothing is awaited once an item is in hand
         while not self._items:
             if self._end is not None:
                 raise self._end
             self._arrived.clear()
             await self._arrived.wait()
         value, size = self._items.popleft()
-        await self._give_credit(size)
+        self._taken += size
         return value
 
     async def result(self) -> Any:
@@ -198,13 +199,12 @@ class ClientCall:
         """Call `fn(event, turn)`: "clear" (drop what is unplayed), "started", "held", "resumed", "ended"."""
         self._watchers.append(fn)
 
-    async def _give_credit(self, size: int) -> None:
-        self._taken += size
-        window = self._client.window
-        if window is not None and self._taken >= window // 4 and self._end is None:
-            taken, self._taken = self._taken, 0
+    async def _give_credit(self) -> None:
+        window, taken = self._client.window, self._taken
+        if window is not None and taken and taken >= window // 4 and self._end is None:
             with contextlib.suppress(Unavailable):  # the reader says how it ended
                 await self._send(protocol.encode_client(protocol.Credit(taken)))
+            self._taken -= taken
 
     async def _read(self) -> None:
         assert self._socket is not None

@@ -1,0 +1,118 @@
+"""`chains dial` against a real server, and its playback on a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from chains.cli.dial import Playback
+from chains.cli.main import main
+from chains.messages import Audio
+from chains.serve import Server
+
+Serve = Callable[..., Awaitable[Server]]
+
+
+async def chains(*arguments: str) -> int:
+    return await asyncio.to_thread(main, list(arguments))
+
+
+async def test_a_call_in_real_time_is_shown_recorded_and_hung_up(
+    serve: Serve, watched: Any, tone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = await serve()
+    out = tmp_path / "out.wav"
+    code = await chains(
+        "dial", server.url, "--wav", str(tone), "--out", str(out), "--patience", "0.3", "--quiet", "0.2"
+    )
+    assert code == 0
+    printed = capsys.readouterr().out
+    assert "connected" in printed and str(out) in printed
+    both, rate = soundfile.read(out)
+    assert rate == 16000 and both.shape[1] == 2
+    assert abs(both[:, 0]).max() == pytest.approx(0.3, abs=0.02)
+    assert abs(both[:, 1]).max() == pytest.approx(0.3, abs=0.02)
+    assert watched.call.played.of(0) > 400
+    assert watched.call.reason == "hang-up"
+
+
+async def test_a_fast_call_in_mulaw_at_8_khz_ends_with_the_chain(
+    serve: Serve, watched: Any, tone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = await serve()
+    line = ["dial", server.url, "--wav", str(tone), "--fast", "--rate", "8000", "--encoding", "mulaw"]
+    assert await chains(*line) == 0
+    assert "chain: 75 pieces" in capsys.readouterr().out
+    assert {(piece.rate, len(piece.pcm)) for piece in watched.seen} == {(8000, 160)}
+
+
+async def test_a_chain_that_never_answers_is_told(serve: Serve, tone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = await serve()
+    assert await chains("dial", f"{server.url}/v1/call/deaf", "--wav", str(tone), "--patience", "0.2") == 2
+    assert "no reply came within 0.2 s" in capsys.readouterr().err
+
+
+async def test_a_method_without_audio_and_an_unknown_one(
+    serve: Serve, tone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = await serve()
+    assert await chains("dial", f"{server.url}/v1/call/shout", "--wav", str(tone)) == 2
+    assert "shout takes no stream of audio" in capsys.readouterr().err
+    assert await chains("dial", f"{server.url}/v1/call/nope", "--wav", str(tone)) == 2
+    assert "there is no method 'nope'" in capsys.readouterr().err
+
+
+async def test_a_key_and_a_bad_argument(serve: Serve, tone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = await serve(keys=("sesame",))
+    assert await chains("dial", server.url, "--wav", str(tone)) == 2
+    assert "wants a key" in capsys.readouterr().err
+    assert await chains("dial", server.url, "--wav", str(tone), "--key", "sesame", "--set", "x=1", "--fast") == 2
+    assert "has no argument 'x'" in capsys.readouterr().err
+
+
+class Time:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def second(turn: int, value: int = 1) -> Audio:
+    return Audio(np.full(1000, value, np.int16), 4000, turn)  # a quarter of a second
+
+
+def test_playback_is_gapless_and_counts_what_was_heard() -> None:
+    time = Time()
+    playback = Playback(time)
+    playback.add(second(1))
+    playback.add(second(1))
+    time.at = 0.3
+    assert playback.played() == {1: pytest.approx(300)}
+    time.at = 1.0
+    playback.add(second(2))
+    time.at = 1.1
+    assert playback.played() == {1: pytest.approx(500), 2: pytest.approx(100)}
+    track = playback.track(4000)
+    assert track[:2000].all() and not track[2000:4000].any() and track[4000:5000].all()
+
+
+def test_a_cleared_turn_is_heard_no_further() -> None:
+    time = Time()
+    playback = Playback(time)
+    playback.add(second(1))
+    playback.add(second(1))
+    time.at = 0.1
+    playback.clear(1)
+    time.at = 2.0
+    assert playback.played() == {1: pytest.approx(100)}
+    time.at = 0.2
+    playback.add(second(2))
+    assert playback.pieces[-1][0] == pytest.approx(0.2)
+    assert np.count_nonzero(playback.track(4000)) == 400 + 1000

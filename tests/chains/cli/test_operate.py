@@ -1,0 +1,92 @@
+"""`chains check` prints a graph or faults; `chains run` serves, as a real process, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from chains.cli.main import main
+
+PARLOUR = str(Path(__file__).parents[1] / "gateway" / "parlour.py")
+
+
+def test_check_prints_the_graph(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    drawing = tmp_path / "out.svg"
+    assert main(["check", PARLOUR, "--svg", str(drawing)]) == 0
+    out = capsys.readouterr().out
+    assert "Parlour" in out and "shout(text: str, times: int = 1) -> str" in out
+    assert drawing.read_text().lstrip().startswith("<svg")
+
+
+def test_check_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["check", PARLOUR, "--json"]) == 0
+    graph = json.loads(capsys.readouterr().out)
+    assert graph["ok"] and graph["entry"] == "Parlour"
+    (tmp_path / "two.py").write_text(
+        "from chains import chainlet, depends\n"
+        "@chainlet(entry=True)\n"
+        "class A:\n"
+        "    other = depends(int)\n"
+        "    def run(self, x): ...\n"
+    )
+    assert main(["check", str(tmp_path / "two.py"), "--json"]) == 2
+    faults = json.loads(capsys.readouterr().out)
+    assert not faults["ok"] and len(faults["faults"]) >= 2
+    assert all(re.search(r":\d+", fault["where"]) for fault in faults["faults"])
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """`chains run` as a process, and the lines it printed until it answered."""
+    line = [sys.executable, "-m", "chains", "run", *arguments]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines: list[str] = []
+            for text in process.stdout:
+                lines.append(text)
+                if "answers at" in text:
+                    break
+            yield process, lines
+        finally:
+            process.kill()
+
+
+def test_run_shows_progress_serves_and_ends_on_ctrl_c() -> None:
+    with running(PARLOUR, "--port", "0", "--profile") as (process, lines):
+        assert any(re.search(r"Parlour#0\s+loading", line) for line in lines)
+        assert any(re.search(r"Parlour#0\s+ready", line) for line in lines)
+        found = re.search(r"http://127\.0\.0\.1:\d+", lines[-1])
+        assert found, lines
+        answer = httpx.post(f"{found[0]}/v1/call/shout", json={"text": "soup"})
+        assert answer.json() == {"result": "SOUP"}
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        rest = process.stdout.read()
+        assert process.wait(10) == 0
+    assert f"curl {found[0]}/v1/call/shout" in rest
+    assert "Parlour.shout" in rest  # the table of the call
+    assert "stopping" in rest
+    assert "Traceback" not in rest and "soup" not in rest.lower()
+
+
+def test_run_on_a_port_in_use_says_so_before_anything_loads() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        line = [sys.executable, "-m", "chains", "run", PARLOUR, "--port", port]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"port {port} is in use" in done.stderr and "--port" in done.stderr
+    assert "loading" not in done.stdout
