@@ -48,6 +48,7 @@ class Ext:
     TEXT = 5  # UTF-8 with lone surrogates
     TUPLE = 6  # [items]
     STRUCTURE = 7  # [class name, {field: value}]
+    KEYED = 8  # [[key, value]], a dict with a key that is an extension itself
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class _Writer:
         if kind is list:
             return value if set(map(type, value)) <= self.plain else [self.tree(item, depth + 1) for item in value]
         if kind is dict:
-            return {self._key(key): self.tree(item, depth + 1) for key, item in value.items()}
+            return self._dict({self._key(key): self.tree(item, depth + 1) for key, item in value.items()})
         if kind is tuple:
             return self._nested(Ext.TUPLE, [self.tree(item, depth + 1) for item in value])
         if isinstance(value, np.ndarray):
@@ -172,10 +173,17 @@ class _Writer:
     def _nested(self, code: int, payload: Any) -> msgspec.msgpack.Ext:
         return msgspec.msgpack.Ext(code, _ENCODER.encode(payload))
 
+    def _dict(self, keyed: dict[Any, Any]) -> Any:
+        if not any(type(key) is _Key for key in keyed):
+            return keyed
+        pairs = [[key.part if type(key) is _Key else key, item] for key, item in keyed.items()]
+        return self._nested(Ext.KEYED, pairs)
+
     def _key(self, key: Any) -> Any:
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise InvalidValue(f"a dict has a key of type {type(key).__name__}", mend="use keys of str or int")
-        return self.tree(key, 0)
+        tree = self.tree(key, 0)
+        return _Key(tree) if type(tree) is msgspec.msgpack.Ext else tree
 
     def _text(self, text: str) -> Any:
         try:
@@ -215,6 +223,15 @@ class _Writer:
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         index = self._buffer(memoryview(flat.view(torch.uint8).numpy()))
         return self._nested(Ext.TENSOR, [index, name, list(tensor.shape)])
+
+
+class _Key:
+    """A dict's key that msgpack has no word for; it can be a key here, which an Ext cannot."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: msgspec.msgpack.Ext) -> None:
+        self.part = part
 
 
 @lru_cache(maxsize=512)
@@ -283,6 +300,8 @@ class _Reader:
         self.depth -= 1
         if code == Ext.STRUCTURE:
             return _structure(payload)
+        if code == Ext.KEYED:
+            return _keyed(payload)
         if code == Ext.TUPLE and type(payload) is list:
             return tuple(payload)
         if code == Ext.BYTES:
@@ -299,6 +318,13 @@ class _Reader:
         if buffer is None:
             raise ProtocolError("a value's header uses a buffer twice", mend=_PEER)
         return buffer
+
+
+def _keyed(pairs: Any) -> dict[Any, Any]:
+    good = type(pairs) is list and all(type(pair) is list and len(pair) == 2 for pair in pairs)
+    if good and all(type(key) in (str, int) for key, _ in pairs):
+        return dict(pairs)
+    raise ProtocolError("a dict in a value's header is broken", mend=_PEER)
 
 
 def _bytes(buffer: Buffer) -> bytes:

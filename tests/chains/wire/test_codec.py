@@ -399,6 +399,8 @@ BROKEN = {
     "an integer too long": header(msgspec.msgpack.Ext(Ext.INT, b"\x01" * 10_000)),
     "text that is no UTF-8": header(msgspec.msgpack.Ext(Ext.TEXT, b"\xff\xff")),
     "a tuple that is none": header(part(Ext.TUPLE, 3)),
+    "a dict of no pairs": header(part(Ext.KEYED, [[1, 2], [3]])),
+    "a dict whose key is a list": header(part(Ext.KEYED, [[[1], 2]])),
     "a structure without fields": header(part(Ext.STRUCTURE, ["Text"])),
     "a structure with fields of numbers": header(part(Ext.STRUCTURE, ["Text", {1: 2}])),
     "a structure whose name is none": header(part(Ext.STRUCTURE, [None, {}])),
