@@ -39,9 +39,8 @@ async def break_stops_every_producer(make: Make) -> None:
             start = time.monotonic()
 
             async def stopped() -> bool:
-                return (await _count(probe, "endless_finally", call), await relay.finishes()) > before and (
-                    await relay.finishes() > before[1]
-                )
+                produced, relayed = await _count(probe, "endless_finally", call), await relay.finishes()
+                return produced > before[0] and relayed > before[1]
 
             await until(stopped, "the producers' finally after a break")
             return time.monotonic() - start

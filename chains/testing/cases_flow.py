@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -33,7 +34,7 @@ async def callee_only_stops_reading(make: Make) -> None:
     """A borrowed stream stays with its maker: when the callee ends, the next one reads on and nothing is lost."""
 
     async def numbers() -> AsyncIterator[int]:
-        for n in range(100):
+        for n in itertools.count():
             yield n
 
     async with make(_graph()) as runtime, runtime.open_call():
