@@ -12,6 +12,7 @@ from engines.asr.stream import AsrSettings, AsrSettingsError, Request, SegmentTr
 from engines.asr.weights import AsrModelError
 
 Heard = Text | Control
+_AT_ONCE = 8
 
 
 @chainlet(resources=Resources(cpu=1), limits=Limits(running=64))
@@ -79,6 +80,8 @@ class Asr:
         try:
             while (item := await hearing.out.get()) is not None:
                 yield item
+            if hearing.error is not None:
+                raise hearing.error
             await reader
         finally:
             await hearing.close(reader)
@@ -91,6 +94,7 @@ class _Hearing:
 
     def __init__(self, model: WhisperModel, hints: Hints, settings: AsrSettings) -> None:
         self.out: asyncio.Queue[Heard | None] = asyncio.Queue()
+        self.error: Exception | None = None
         self._model = model
         self._hints = hints
         self._settings = settings
@@ -120,6 +124,8 @@ class _Hearing:
                         self._state.start(1, 0)
                 position += 1000 * item.seconds
                 self._ask(self._state.push(item.pcm))
+                if len(self._tasks) >= _AT_ONCE:  # a recording that comes faster than it can be heard has to wait
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             if self._state is not None:
                 self._ask(self._state.end(int(position)))
             while self._tasks:
@@ -156,7 +162,12 @@ class _Hearing:
                 task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, request: Request) -> None:
-        found = await asyncio.to_thread(self._model.transcribe, request.samples, self._hints)
+        try:
+            found = await asyncio.to_thread(self._model.transcribe, request.samples, self._hints)
+        except Exception as error:  # whatever it is, the consumer must hear of it
+            self.error = error
+            await self.out.put(None)
+            return
         if self._state is not None:
             self._ask(self._state.take(request, found.text))
 

@@ -103,6 +103,45 @@ async def test_a_caller_who_hangs_up_leaves_no_task_behind(say: Say) -> None:
     assert asyncio.all_tasks() == before
 
 
+async def test_an_error_of_the_model_reaches_the_consumer() -> None:
+    never = asyncio.Event()
+
+    async def speech() -> AsyncIterator[Audio | Control]:
+        yield Control("speech_started", {"segment": 1, "at_ms": 0})
+        yield Audio.from_float(np.full(16000, 0.1, np.float32), 16000)
+        yield Control("speech_maybe_ended", {"segment": 1, "at_ms": 1000})
+        await never.wait()
+
+    asr = Asr(partial_ms=0)
+    asr.load()
+    del asr._model._whisper  # as if the weights were gone
+    with pytest.raises(AttributeError):
+        async for _ in asr.transcribe(speech()):
+            pass
+
+
+async def test_a_long_recording_pushed_at_once_is_held_up(say: Say) -> None:
+    """Segments that wait for the model hold their audio: only a few may."""
+    one = Audio.from_float(say("Yes.", 16000), 16000)
+    asr = Asr(partial_ms=0)
+    asr.load()
+    ahead, finals, most = 0, 0, 0
+
+    async def speech() -> AsyncIterator[Audio | Control]:
+        nonlocal ahead, most
+        for segment in range(1, 31):
+            yield Control("speech_started", {"segment": segment, "at_ms": segment})
+            yield one
+            yield Control("speech_ended", {"segment": segment, "at_ms": segment + 1})
+            ahead += 1
+            most = max(most, ahead - finals)
+
+    async for item in asr.transcribe(speech()):
+        finals += isinstance(item, Text) and item.final
+    assert finals == 30
+    assert most <= 10
+
+
 async def test_a_model_that_is_not_here_is_told_at_the_start() -> None:
     with pytest.raises(ModelError, match=r"models at hand: tiny\.en"):
         Asr("no-such-model").load()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,14 @@ def test_what_cannot_be_said_gives_no_sound_and_no_error(voice: HibariVoice, tex
 def test_the_same_text_is_the_same_audio(voice: HibariVoice) -> None:
     first, second = said(voice, SENTENCES[0]), said(voice, SENTENCES[0])
     assert all(np.array_equal(a.samples, b.samples) for a, b in zip(first, second, strict=True))
+
+
+def test_threads_do_not_disturb_each_other(voice: HibariVoice) -> None:
+    alone = [np.concatenate([frame.samples for frame in said(voice, text)]) for text in SENTENCES]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda text: said(voice, text), SENTENCES * 3))
+    for number, found in enumerate(together):
+        assert np.array_equal(np.concatenate([frame.samples for frame in found]), alone[number % len(alone)])
 
 
 def test_a_voice_that_is_not_here_is_not_downloaded() -> None:
