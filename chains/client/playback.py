@@ -48,7 +48,7 @@ class Playback:
         kept, self.end = [], 0.0
         for start, piece in self.pieces:
             if piece.turn == turn and start + piece.seconds > now:
-                piece = Audio(piece.pcm[: max(0, int((now - start) * piece.rate))], piece.rate, turn, piece.text)
+                piece = Audio(piece.pcm[: max(0, round((now - start) * piece.rate))], piece.rate, turn, piece.text)
             if len(piece.pcm):
                 kept.append((start, piece))
                 self.end = start + piece.seconds
@@ -68,7 +68,7 @@ class Playback:
         self.held_since = None
         moved: list[tuple[float, Audio]] = []
         for start, piece in self.pieces:
-            split = int((since - start) * piece.rate)
+            split = round((since - start) * piece.rate)
             if start >= since:
                 moved.append((start + pause, piece))
             elif split >= len(piece.pcm):
