@@ -90,6 +90,7 @@ class Server:
             app,
             lifespan="off",
             log_config=None,
+            log_level="warning",  # below that the websocket library writes down what is said
             access_log=False,
             ws="websockets-sansio",
             ws_max_size=max(_READ_AHEAD, 2 * self.settings.max_frame),

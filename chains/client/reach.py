@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,6 +15,9 @@ from chains import protocol
 from chains.errors import NotFound, SettingError, Unauthenticated, Unavailable
 
 CALL_PATH = "/v1/call"
+# At DEBUG the websocket library writes down every frame, and with it what is said.
+_quiet = logging.getLogger("chains.client.websocket")
+_quiet.setLevel(logging.WARNING)
 
 
 def address(url: str) -> tuple[str, str]:
@@ -41,6 +45,7 @@ async def dial(base: str, path: str, headers: dict[str, str], timeout: float) ->
             compression=None,
             open_timeout=timeout,
             close_timeout=2,
+            logger=_quiet,
         )
     except InvalidURI:
         raise bad_url(uri) from None

@@ -19,6 +19,7 @@ from chains.dsl.signature import Method
 from chains.errors import (
     Cancelled,
     ChainsError,
+    DeadlineExceeded,
     InvalidValue,
     LimitExceeded,
     MediaError,
@@ -83,7 +84,7 @@ class Exchange:
         arguments = bind(method, self._given(method, body, inboxes), inboxes)
         for inbox in inboxes.values():
             inbox.end()
-        async with gateway.open_call(traceparent=headers.get("traceparent")) as call:
+        async with gateway.open_call(method, traceparent=headers.get("traceparent")) as call:
             leaving = asyncio.create_task(self._watch_leaving(call))
             try:
                 await self._answer(method, arguments, call)
@@ -111,7 +112,11 @@ class Exchange:
                     f"a body of {size} bytes is over the limit of {limit}",
                     mend="send less, stream it over the websocket, or raise GatewaySettings.max_body",
                 )
-            message = await self._receive()
+            try:
+                async with asyncio.timeout(self.gateway.settings.idle_seconds):
+                    message = await self._receive()
+            except TimeoutError:
+                raise DeadlineExceeded("the body did not come to its end", mend="send it without pauses") from None
             if message["type"] == "http.disconnect":
                 self._gone = True
                 raise Cancelled("hang-up")

@@ -80,6 +80,7 @@ class Connection:
         arguments = bind(method, opening.arguments, {inbox.param.name: inbox for inbox in self.inboxes})
         self.audio, self._credit = opening.audio, opening.window
         async with self.gateway.open_call(
+            method,
             deadline_s=opening.deadline_s,
             priority=opening.priority,
             traceparent=self.websocket.headers.get("traceparent"),

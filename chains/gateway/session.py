@@ -6,6 +6,8 @@ import asyncio
 import difflib
 import hmac
 import ipaddress
+import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -31,6 +33,8 @@ from chains.gateway.audio import Resampler
 from chains.messages import Audio
 from chains.protocol import DEFAULT_WINDOW, from_kind
 from chains.runtime.deployment import Runtime
+
+log = logging.getLogger("chains.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,21 +177,29 @@ class Gateway:
     @asynccontextmanager
     async def open_call(
         self,
+        method: Method,
         *,
         deadline_s: float | None = None,
         priority: Literal["interactive", "batch"] = "interactive",
         traceparent: str | None = None,
     ) -> AsyncIterator[Call]:
-        """A call of the runtime that this gateway can cancel when it shuts down."""
+        """A call of the runtime that this gateway can cancel when it shuts down; its end is logged, never its words."""
         longest = self.settings.max_call_seconds
+        began = time.monotonic()
+        outcome = "done"
         async with self.runtime.open_call(
             deadline_s=min(deadline_s or longest, longest), priority=priority, traceparent=traceparent
         ) as call:
             self.calls.add(call)
             try:
                 yield call
+            except BaseException as error:
+                outcome = type(error).__name__
+                raise
             finally:
                 self.calls.discard(call)
+                seconds = time.monotonic() - began
+                log.info("call %s of %s: %s after %.2f s", call.id, method.label, call.reason or outcome, seconds)
 
     async def items(self, method: Method, arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
         """What the method yields, or its one result, in the current call; leaving early cancels the hop."""
