@@ -16,6 +16,7 @@ class Array(Kind):
     read-only.
     """
 
+    types = frozenset({np.ndarray})
     arrays = True
 
     def __init__(self, name: str, scalar: type[np.generic] | None = None) -> None:
@@ -52,6 +53,8 @@ class TorchTensor(Array):
     """A torch tensor, known by its class's name: torch is not imported for it. Torch has no read-only
     tensors.
     """
+
+    types = frozenset()
 
     def check(self, value: Any) -> Any:
         if not is_tensor(value):

@@ -66,11 +66,13 @@ class Kind:
     from the codec, `dump` writes plain JSON. What refuses raises Wrong, which gathers the path to the fault
     on its way out.
 
-    Instances of `exact` classes need no look inside; `arrays` says that arrays may be within; a `structure`
-    has a name and `names` of fields, by which unions tell it apart.
+    Instances of `exact` classes need no look inside, neither to check nor to parse them; `types` are those
+    that may fit; `arrays` says that arrays may be within; a `structure` has a name and `names` of fields, by
+    which unions tell it apart.
     """
 
     exact: frozenset[type] = frozenset()
+    types: frozenset[type] = frozenset()
     arrays: bool = False
     structure: str = ""
     names: tuple[str, ...] = ()

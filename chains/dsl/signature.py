@@ -58,6 +58,8 @@ class Checker:
         return self._read(tree, where, json=False)
 
     def _read(self, plain: Any, where: str, *, json: bool) -> Any:
+        if type(plain) in self._exact:
+            return plain
         try:
             return self._kind.parse(plain, json)
         except Wrong as wrong:

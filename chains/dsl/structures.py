@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from chains.dsl.kind import Fields, Kind, Wrong, described
@@ -25,6 +24,7 @@ class Record(Kind):
         self.names = tuple(field.name for field in dataclasses.fields(cls) if field.init)
         self.kinds: dict[str, Kind] = {}
         self.message = cls.__module__ == self.MESSAGES
+        self.types = frozenset({cls})
         self.arrays = not self.message  # until its fields are known: a list of itself inside it asks meanwhile
         if self.message:
             self.exact = frozenset({cls})
@@ -43,7 +43,12 @@ class Record(Kind):
         changed: dict[str, Any] = {}
         for name, kind in self.kinds.items():
             old = getattr(value, name)
-            new = _field(name, lambda kind=kind, old=old: kind.check(old))  # type: ignore[misc]
+            if type(old) in kind.exact:
+                continue
+            try:
+                new = kind.check(old)
+            except Wrong as wrong:
+                raise wrong.under(f".{name}") from None
             if new is not old:
                 changed[name] = new
         if not changed:
@@ -62,7 +67,10 @@ class Record(Kind):
             kind = self.kinds.get(name)
             if kind is None:
                 raise Wrong(f"given an unknown field `{str(name)[:80]}`", f"{self.name} with {fields or 'no fields'}")
-            values[name] = _field(name, lambda kind=kind, item=item: kind.parse(item, json))  # type: ignore[misc]
+            try:
+                values[name] = item if type(item) in kind.exact else kind.parse(item, json)
+            except Wrong as wrong:
+                raise wrong.under(f".{name}") from None
         try:
             return self.cls(**values)
         except TypeError:
@@ -98,13 +106,6 @@ class Record(Kind):
 def _is_structure(plain: Any, name: str, json: bool) -> bool:
     """JSON has objects for all structures; the codec says which one it is."""
     return isinstance(plain, dict) if json else isinstance(plain, Fields) and plain.name == name
-
-
-def _field(name: str, act: Callable[[], Any]) -> Any:
-    try:
-        return act()
-    except Wrong as wrong:
-        raise wrong.under(f".{name}") from None
 
 
 class Pydantic(Kind):
@@ -167,7 +168,7 @@ class Constrained(Kind):
 
     def __init__(self, annotation: Any, inner: Kind) -> None:
         super().__init__(inner.name)
-        self.inner, self.arrays = inner, inner.arrays
+        self.inner, self.arrays, self.types = inner, inner.arrays, inner.types | inner.exact
         from pydantic import ConfigDict, TypeAdapter
 
         self.adapter: Any = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))

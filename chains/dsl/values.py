@@ -86,6 +86,7 @@ class Anything(Kind):
     """Any inside a container: plain data (None, bool, numbers, str, bytes, list, tuple, dict) and arrays."""
 
     exact = frozenset({type(None), bool, int, float, str, bytes})
+    types = frozenset({list, tuple, dict, np.ndarray})
     arrays = True
 
     def check(self, value: Any, depth: int = 0) -> Any:
@@ -148,6 +149,7 @@ class Choice(Kind):
     def __init__(self, name: str, values: tuple[Any, ...]) -> None:
         super().__init__(name)
         self.values = values
+        self.types = frozenset(map(type, values))
 
     def check(self, value: Any) -> Any:
         for choice in self.values:
@@ -195,6 +197,8 @@ class Member(Kind):
 class ListOf(Kind):
     """list[T]. A list of plain numbers or strings is checked at the speed of C."""
 
+    types = frozenset({list})
+
     def __init__(self, name: str, item: Kind) -> None:
         super().__init__(name)
         self.item, self.arrays = item, item.arrays
@@ -210,6 +214,8 @@ class ListOf(Kind):
     def parse(self, plain: Any, json: bool) -> Any:
         if type(plain) is not list:
             raise Wrong(described(plain), self.name)
+        if set(map(type, plain)) <= self.item.exact:
+            return plain
         return _each(plain, lambda item: self.item.parse(item, json))
 
     def dump(self, value: Any) -> Any:
@@ -221,6 +227,8 @@ class ListOf(Kind):
 
 class TupleOf(Kind):
     """tuple[A, B] with its own kind for each place, or tuple[T, ...]; in JSON a list."""
+
+    types = frozenset({tuple})
 
     def __init__(self, name: str, items: tuple[Kind, ...], rest: Kind | None) -> None:
         super().__init__(name)
@@ -245,6 +253,8 @@ class TupleOf(Kind):
     def parse(self, plain: Any, json: bool) -> Any:
         if not isinstance(plain, list if json else tuple):
             raise Wrong(described(plain), self.name)
+        if self.rest is not None and set(map(type, plain)) <= self.rest.exact:
+            return tuple(plain)
         return tuple(_pairs(self._kinds(plain), plain, lambda kind, item: kind.parse(item, json)))
 
     def dump(self, value: Any) -> Any:
@@ -274,6 +284,8 @@ def _pairs(kinds: Sequence[Kind], values: Sequence[Any], act: Callable[[Kind, An
 
 class DictOf(Kind):
     """dict[str, T] or dict[int, T]; JSON's keys are strings."""
+
+    types = frozenset({dict})
 
     def __init__(self, name: str, key: Kind, item: Kind) -> None:
         super().__init__(name)
@@ -324,18 +336,25 @@ class Union(Kind):
         super().__init__(name)
         self.kinds = kinds
         self.exact = frozenset().union(*(kind.exact for kind in kinds))
+        self.types = frozenset().union(*(kind.types | kind.exact for kind in kinds))
         self.arrays = any(kind.arrays for kind in kinds)
         named = [kind for kind in kinds if kind.structure]
         tagged = len(named) > 1 and not any("type" in kind.names for kind in named)
-        self.tags = {kind.structure: kind for kind in named} if tagged else {}
         self.structures = {kind.structure: kind for kind in named}
+        self.tags = self.structures if tagged else {}
+        fitting = {cls: [kind for kind in kinds if cls in kind.types | kind.exact] for cls in self.types}
+        self.only = {cls: found[0] for cls, found in fitting.items() if len(found) == 1}
 
     def check(self, value: Any) -> Any:
         if type(value) in self.exact:
             return value
+        if type(value) in self.only:
+            return self.only[type(value)].check(value)
         return self._first(value, lambda kind: kind.check(value))
 
     def parse(self, plain: Any, json: bool) -> Any:
+        if type(plain) in self.exact:
+            return plain
         if isinstance(plain, Fields):
             if plain.name not in self.structures:
                 raise Wrong(described(plain), self.name)
@@ -343,12 +362,10 @@ class Union(Kind):
         tag = plain.get("type") if json and self.tags and isinstance(plain, dict) else None
         if isinstance(tag, str) and tag in self.tags:
             return self.tags[tag].parse({key: item for key, item in plain.items() if key != "type"}, json)
-        for kind in self.kinds:
-            if type(plain) in kind.exact and not isinstance(kind, Float):
-                return kind.parse(plain, json)
         return self._first(plain, lambda kind: kind.parse(plain, json))
 
     def _first(self, value: Any, act: Callable[[Kind], Any]) -> Any:
+        """What the first kind that takes it makes of a value; the error of the one that came furthest otherwise."""
         deepest = None
         for kind in self.kinds:
             try:

@@ -286,7 +286,7 @@ class _Reader:
         return envelope[1]
 
     def _unpacked(self, data: Buffer) -> Any:
-        return msgspec.msgpack.Decoder(ext_hook=self._extension).decode(data)
+        return msgspec.msgpack.decode(data, ext_hook=self._extension)
 
     def _extension(self, code: int, data: memoryview) -> Any:
         if code == Ext.INT and 8 <= len(data) <= INT_BYTES:
@@ -348,11 +348,16 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
+@lru_cache(maxsize=128)
+def _simple(described: str) -> np.dtype[Any] | None:
+    return np.dtype(described) if _SIMPLE.fullmatch(described) else None
+
+
 def _dtype(described: Any, depth: int = 0) -> np.dtype[Any]:
     if depth > 8:
         raise ProtocolError("an array's dtype is nested too deeply", mend=_PEER)
-    if type(described) is str and _SIMPLE.fullmatch(described):
-        return np.dtype(described)
+    if type(described) is str and (simple := _simple(described)) is not None:
+        return simple
     if type(described) is list and len(described) == 2:
         return np.dtype((_dtype(described[0], depth + 1), _shape(described[1])))
     if type(described) is dict and {"names", "formats", "offsets", "itemsize"} <= set(described):
