@@ -46,7 +46,7 @@ class Audio:
     @classmethod
     def from_float(cls, samples: NDArray[np.floating[Any]], rate: int, *, turn: int = 0, text: str = "") -> Audio:
         """From float samples in [-1, 1], shape (samples,); what lies outside is clipped, NaN becomes silence."""
-        scaled = np.nan_to_num(np.asarray(samples, np.float32)) * 32767.0
+        scaled = np.nan_to_num(np.asarray(samples, np.float32), posinf=1.0, neginf=-1.0) * 32767.0
         return cls(np.clip(scaled, -32768, 32767).astype(np.int16), rate, turn, text)
 
     @classmethod
