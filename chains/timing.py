@@ -98,7 +98,15 @@ class LoopClock:
                 self._dead -= 1
             else:
                 fn, due.fn = due.fn, None
-                fn()
+                self._call(fn)
+
+    def _call(self, fn: Callable[[], None]) -> None:
+        """One timer that fails must not keep the others from firing; the loop tells of it, as of any callback."""
+        try:
+            fn()
+        except Exception as error:
+            context = {"message": "a timer failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,10 +166,20 @@ class Timing:
     waits: deque[Wait] | tuple[()] = ()
     works: deque[Work] | tuple[()] = ()
     _since: float = 0.0
+    _sent: float = 0.0
 
     @property
     def label(self) -> str:
         return f"{self.node}.{self.method}"
+
+    def arrive(self, now: float, replica: str) -> None:
+        """The replica has it. What was encoded until now was on the way, what comes later is the callee's."""
+        self.received, self.replica, self._sent = now, replica, self.serialise
+
+    def again(self) -> None:
+        """Another attempt begins; what the one before did counts as time on the way."""
+        self.attempts += 1
+        self.received = self.accepted = self.waited = 0.0
 
     def begin_wait(self, now: float, kind: Literal["hop", "input", "credit"], on: Timing | None, turn: int) -> Wait:
         """The hop's code begins to wait; give the Wait to `end_wait`."""
@@ -224,7 +242,10 @@ class Timing:
         wait = self.waited
         if not self.ended and self.open_waits and not self.open_works:
             wait += ended - self._since
-        wire = max(0.0, total - max(0.0, ended - received))
-        serialise = min(self.serialise, max(0.0, total - queue - wait - wire))
-        compute = total - queue - wait - wire - serialise
+        before = max(0.0, total - max(0.0, ended - received))
+        sent = min(self._sent if self.received else self.serialise, before)
+        wire = before - sent
+        inside = min(max(0.0, self.serialise - self._sent), max(0.0, total - queue - wait - before))
+        serialise = sent + inside
+        compute = total - queue - wait - before - inside
         return {"serialise": serialise, "wire": wire, "queue": queue, "compute": compute, "wait": wait}

@@ -164,7 +164,7 @@ class Drive:
                 tried.add(server.name)
                 left -= 1
                 attempt.gone = attempt.accepted = False
-                attempt.hop.timing.attempts += 1
+                attempt.hop.timing.again()
 
     def _carrier_fault(self, error: BaseException, server: Server) -> Unavailable:
         """The replica is gone, or refuses because it goes: a fault of the way there. Anything else is raised on."""

@@ -167,8 +167,7 @@ class Replica:
     async def serve(self, attempt: Attempt) -> Any:
         """Run the attempt's method here. Streams go to `attempt.out`; a unary result is returned, checked."""
         timing = attempt.hop.timing
-        timing.replica = self.name
-        timing.received = self.clock.now()
+        timing.arrive(self.clock.now(), self.name)
         await self._admit(attempt)
         self.running[attempt] = None
         try:
