@@ -15,7 +15,7 @@ from chains.errors import GraphError, SettingError
 from chains.gateway.app import example
 from chains.gateway.session import GatewaySettings
 from chains.runtime.deployment import Progress
-from chains.serve import Server, serve
+from chains.serve import Server, listen, serve
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.DEBUG if arguments.debug else logging.WARNING, format="%(levelname)s %(message)s")
     for noisy in ("asyncio", "uvicorn", "websockets", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    listen(settings.host, settings.port).close()  # said now, not after the chain's libraries have loaded
     graph = load(arguments.chain)
     profile = _say if arguments.profile else None
     asyncio.run(serve(graph, settings, progress=_progress, ready=_answers, stopping=_stopping, profile=profile))

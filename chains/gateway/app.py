@@ -41,6 +41,7 @@ def create_app(runtime: Runtime, settings: GatewaySettings | None = None) -> Sta
         return Response(msgspec.json.encode(describe(gateway)), media_type="application/json")
 
     async def index(request: Request) -> Response:
+        gateway.authorise(request.headers.get("authorization", ""))
         return HTMLResponse(_page(gateway, f"{request.url.scheme}://{request.url.netloc}"))
 
     async def failed(request: Request, error: Exception) -> Response:

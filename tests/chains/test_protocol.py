@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chains import protocol
+from chains import errors, protocol
 from chains.errors import ChainsError, Overloaded, ProtocolError, RemoteError
 from chains.messages import Audio, Control, Tensor, Text, Tokens
 
@@ -142,3 +144,35 @@ def test_mulaw_is_g711() -> None:
     error = np.abs(protocol.mulaw_decode(protocol.mulaw_encode(samples)).astype(int) - samples)
     half_step = (np.abs(samples.astype(int)) + 132) / 32
     assert (error <= half_step).all()
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+
+def test_the_pages_example_of_a_frame_is_one() -> None:
+    page = PAGE.read_text()
+    code = re.search(r"```python\n(.*?)```", page, re.S)
+    written = re.search(r"`((?:[0-9a-f]{2} ){15}[0-9a-f]{2})`", page)
+    assert code and written
+    made: dict[str, bytes] = {}
+    exec(code[1], made)
+    assert made["frame"] == bytes.fromhex(written[1]) + b"\xff" * 160
+    _, audio = protocol.decode_binary(made["frame"])
+    assert (audio.rate, len(audio.pcm), audio.pcm.any()) == (8000, 160, False)
+
+
+def test_the_pages_table_of_errors_is_the_tree() -> None:
+    rows = re.findall(r"^\| `(\w+)`[^|]*\| (\d+) \| (\d+) \|", PAGE.read_text(), re.M)
+    told = {name: (int(http), int(ws)) for name, http, ws in rows}
+    assert len(told) == 12
+    for name, codes in told.items():
+        cls = getattr(errors, name)
+        assert codes == (cls.http, cls.ws), name
+
+
+def test_the_page_names_every_frame_and_element_type() -> None:
+    page = PAGE.read_text()
+    for kind in protocol.CLIENT_TYPES:
+        assert f"`{kind}`" in page
+    for code, name in enumerate(protocol.DTYPES):
+        assert re.search(rf"\b{code} {np.dtype(name).name}\b", page), name

@@ -64,5 +64,6 @@ async def test_other_paths_and_verbs_say_what_there_is(serve: Serve) -> None:
 async def test_the_description_wants_the_key_and_health_does_not(serve: Serve) -> None:
     server = await serve(keys=("sesame",))
     assert (await get(server, "/v1/chain")).status_code == 401
+    assert (await get(server, "/")).status_code == 401
     assert (await get(server, "/v1/chain", authorization="Bearer sesame")).status_code == 200
     assert (await get(server, "/healthz")).status_code == 200

@@ -34,37 +34,36 @@ async def test_json_in_and_out(serve: Serve) -> None:
     assert answer.headers["x-call-id"]
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "status", "type_name", "says"),
-    [
-        ("shout", {"json": {}}, 422, "InvalidValue", "misses the argument 'text'"),
-        ("shout", {"json": {"text": 5}}, 422, "InvalidValue", "int 5"),
-        ("shout", {"json": {"text": "a", "tims": 2}}, 422, "InvalidValue", "tims"),
-        ("order", {"json": {"order": {"dish": "a", "cont": 2}}}, 422, "InvalidValue", "cont"),
-        ("shout", {"content": b"{junk"}, 400, "ProtocolError", "not JSON"),
-        ("shout", {"content": b"[]"}, 400, "ProtocolError", "JSON list"),
-        ("shout", {"content": b"x", "headers": {"content-type": "text/xml"}}, 415, "MediaError", "text/xml"),
-        ("shuot", {"json": {}}, 404, "NotFound", "shuot"),
-        ("run", {"content": b"junk", "headers": {"content-type": "audio/wav"}}, 415, "MediaError", "cannot be read"),
-        (
-            "shout",
-            {"content": b"junk", "headers": {"content-type": "audio/wav"}},
-            415,
-            "MediaError",
-            "no stream of audio",
-        ),
-        ("fail", {"json": {"how": "value"}}, 500, "ValueError", "no such dish"),
-    ],
-)
-async def test_bad_input_is_told_with_a_status(
-    serve: Serve, method: str, options: dict[str, Any], status: int, type_name: str, says: str
-) -> None:
-    answer = await post(await serve(), method, **options)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["type"]) == (status, type_name)
-    assert says in error["message"]
-    assert error["mend"] or type_name == "ValueError"
-    assert "Traceback" not in answer.text and "frames" not in error
+BAD_INPUT: list[tuple[str, dict[str, Any], int, str, str]] = [
+    ("shout", {"json": {}}, 422, "InvalidValue", "misses the argument 'text'"),
+    ("shout", {"json": {"text": 5}}, 422, "InvalidValue", "int 5"),
+    ("shout", {"json": {"text": "a", "tims": 2}}, 422, "InvalidValue", "tims"),
+    ("order", {"json": {"order": {"dish": "a", "cont": 2}}}, 422, "InvalidValue", "cont"),
+    ("shout", {"content": b"{junk"}, 400, "ProtocolError", "not JSON"),
+    ("shout", {"content": b"[]"}, 400, "ProtocolError", "JSON list"),
+    ("shout", {"content": b"x", "headers": {"content-type": "text/xml"}}, 415, "MediaError", "text/xml"),
+    ("shuot", {"json": {}}, 404, "NotFound", "shuot"),
+    ("run", {"content": b"junk", "headers": {"content-type": "audio/wav"}}, 415, "MediaError", "cannot be read"),
+    (
+        "shout",
+        {"content": b"junk", "headers": {"content-type": "audio/wav"}},
+        415,
+        "MediaError",
+        "no stream of audio",
+    ),
+    ("fail", {"json": {"how": "value"}}, 500, "ValueError", "no such dish"),
+]
+
+
+async def test_bad_input_is_told_with_a_status(serve: Serve) -> None:
+    server = await serve()
+    for method, options, status, type_name, says in BAD_INPUT:
+        answer = await post(server, method, **options)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (status, type_name), (method, options)
+        assert says in error["message"]
+        assert error["mend"] or type_name == "ValueError"
+        assert "Traceback" not in answer.text and "frames" not in error
 
 
 async def test_a_body_past_the_limit_is_refused_whether_its_length_is_said_or_not(serve: Serve) -> None:

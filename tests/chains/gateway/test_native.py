@@ -130,29 +130,28 @@ async def test_one_result_is_one_item(serve: Serve) -> None:
         assert (await receive(socket))["type"] == "done"
 
 
-@pytest.mark.parametrize(
-    ("first", "type_name", "code", "says"),
-    [
-        ("{junk", "ProtocolError", 1002, "not JSON"),
-        ("[1, 2]", "ProtocolError", 1002, "not understood"),
-        ('{"type": "opne"}', "ProtocolError", 1002, "opne"),
-        ('{"type": "open", "windw": 5}', "ProtocolError", 1002, "windw"),
-        ('{"type": "end"}', "ProtocolError", 1002, "not an open frame"),
-        (b"\x01" + bytes(15), "ProtocolError", 1002, "before the open frame"),
-        ('{"type": "open", "arguments": {"adio": []}}', "InvalidValue", 1007, "adio"),
-        ('{"type": "open", "method": "shout"}', "ProtocolError", 1002, "shout"),
-        ('{"type": "open", "audio": {"rate": 9}}', "ProtocolError", 1002, "rate"),
-    ],
-)
-async def test_a_bad_beginning_is_told_and_closed(
-    serve: Serve, first: str | bytes, type_name: str, code: int, says: str
-) -> None:
-    async with dial(await serve()) as socket:
-        await socket.send(first)
-        error, closed = await refused(socket)
-    assert (error["type"], closed) == (type_name, code)
-    assert says in error["message"]
-    assert error["mend"]
+BAD_BEGINNINGS: list[tuple[str | bytes, str, int, str]] = [
+    ("{junk", "ProtocolError", 1002, "not JSON"),
+    ("[1, 2]", "ProtocolError", 1002, "not understood"),
+    ('{"type": "opne"}', "ProtocolError", 1002, "opne"),
+    ('{"type": "open", "windw": 5}', "ProtocolError", 1002, "windw"),
+    ('{"type": "end"}', "ProtocolError", 1002, "not an open frame"),
+    (b"\x01" + bytes(15), "ProtocolError", 1002, "before the open frame"),
+    ('{"type": "open", "arguments": {"adio": []}}', "InvalidValue", 1007, "adio"),
+    ('{"type": "open", "method": "shout"}', "ProtocolError", 1002, "shout"),
+    ('{"type": "open", "audio": {"rate": 9}}', "ProtocolError", 1002, "rate"),
+]
+
+
+async def test_a_bad_beginning_is_told_and_closed(serve: Serve) -> None:
+    server = await serve()
+    for first, type_name, code, says in BAD_BEGINNINGS:
+        async with dial(server) as socket:
+            await socket.send(first)
+            error, closed = await refused(socket)
+        assert (error["type"], closed) == (type_name, code), first
+        assert says in error["message"], first
+        assert error["mend"], first
 
 
 async def test_an_unknown_method_lists_what_there_is_and_the_nearest(serve: Serve) -> None:
@@ -163,33 +162,34 @@ async def test_an_unknown_method_lists_what_there_is_and_the_nearest(serve: Serv
     assert "did you mean shout" in error["mend"] and "nap" in error["mend"]
 
 
-@pytest.mark.parametrize(
-    ("frame", "says"),
-    [
-        ("{junk", "not JSON"),
-        (b"\x09" + bytes(15), "kind 9"),
-        (b"\x01\x00\x00", "shorter than the header"),
-        (struct.pack(HEADER, 1, 0, 0, 0, 0, 16000, 0) + b"\0", "no whole number"),
-        (struct.pack(HEADER, 1, 0, 0, 0, 0, 77, 0) + b"\0\0", "77"),
-        (struct.pack(HEADER, 1, 4, 0, 0, 0, 16000, 0) + b"\0\0", "no stream 4"),
-        (struct.pack(HEADER, 2, 0, 9, 1, 0, 0, 0) + struct.pack("<Q", 1 << 60), "bytes"),
-        ('{"type": "item", "value": 5}', "int 5"),
-        ('{"type": "open"}', "second open"),
-        ('{"type": "end", "stream": "vido"}', "vido"),
-        ('{"type": "played", "turn": -1, "ms": 5}', "turn"),
-    ],
-)
-async def test_a_bad_frame_within_a_call_ends_it_with_what_is_wrong(
-    serve: Serve, watched: Any, frame: str | bytes, says: str
-) -> None:
-    async with dial(await serve()) as socket:
-        await opened(socket)
-        await watched.event(watched.began, "run").wait()
-        await socket.send(frame)
-        error, code = await refused(socket)
-        assert code in (1002, 1007)
-        assert says in error["message"] + error["mend"]
-    await asyncio.wait_for(watched.event(watched.left, "run").wait(), 1)
+BAD_FRAMES: list[tuple[str | bytes, str]] = [
+    ("{junk", "not JSON"),
+    (b"\x09" + bytes(15), "kind 9"),
+    (b"\x01\x00\x00", "shorter than the header"),
+    (struct.pack(HEADER, 1, 0, 0, 0, 0, 16000, 0) + b"\0", "no whole number"),
+    (struct.pack(HEADER, 1, 0, 0, 0, 0, 77, 0) + b"\0\0", "77"),
+    (struct.pack(HEADER, 1, 4, 0, 0, 0, 16000, 0) + b"\0\0", "no stream 4"),
+    (struct.pack(HEADER, 2, 0, 9, 1, 0, 0, 0) + struct.pack("<Q", 1 << 60), "bytes"),
+    ('{"type": "item", "value": 5}', "int 5"),
+    ('{"type": "open"}', "second open"),
+    ('{"type": "end", "stream": "vido"}', "vido"),
+    ('{"type": "played", "turn": -1, "ms": 5}', "turn"),
+]
+
+
+async def test_a_bad_frame_within_a_call_ends_it_with_what_is_wrong(serve: Serve, watched: Any) -> None:
+    server = await serve()
+    for frame, says in BAD_FRAMES:
+        watched.began.clear()
+        watched.left.clear()
+        async with dial(server) as socket:
+            await opened(socket)
+            await watched.event(watched.began, "run").wait()
+            await socket.send(frame)
+            error, code = await refused(socket)
+            assert code in (1002, 1007), frame
+            assert says in error["message"] + error["mend"], frame
+        await asyncio.wait_for(watched.event(watched.left, "run").wait(), 1)
 
 
 async def test_a_frame_of_10_mb_is_refused_with_the_limit_and_its_setting(serve: Serve) -> None:
@@ -444,3 +444,23 @@ async def test_with_debug_an_error_shows_the_users_lines(serve: Serve) -> None:
         error, _ = await refused(socket)
     assert error["type"].endswith("KitchenFire")
     assert any("parlour.py" in frame for frame in error["frames"])
+
+
+async def test_200_hang_ups_leave_no_call_and_no_task(serve: Serve, watched: Any) -> None:
+    server = await serve()
+    before = asyncio.all_tasks()
+    for number in range(200):
+        async with dial(server, "/v1/call/" + ("run", "drip", "flood", "nap")[number % 4]) as socket:
+            await opened(socket)
+            if number % 4 in (1, 2):
+                socket.transport.abort()
+    assert await server.gateway.quiet(2)
+    assert not server.gateway.calls
+    left: set[Any] = set()
+    for _ in range(100):  # the web server and the client need a few rounds of the loop to let go of their sockets
+        left = asyncio.all_tasks() - before
+        if not left:
+            break
+        await asyncio.sleep(0.01)
+    assert not left
+    assert all(load.running == 0 for load in server.runtime.load())
