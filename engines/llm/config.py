@@ -34,13 +34,15 @@ class ModelSource:
     gguf: str = ""
 
     @classmethod
-    def resolve(cls, model: str | Path, *, environment: Mapping[str, str] = os.environ) -> Self:
-        """`model` is "default" (the packaged model), a Hugging Face directory, or a .gguf file.
+    def resolve(
+        cls, model: str | Path, *, packaged: str = DEFAULT_NAME, environment: Mapping[str, str] = os.environ
+    ) -> Self:
+        """`model` is "default" (the model that is `packaged`), a Hugging Face directory, or a .gguf file.
 
         Raises ModelMissing when it is not there, with the command or the path to write.
         """
         if str(model) == DEFAULT:
-            directory = models_directory(environment) / DEFAULT_NAME
+            directory = models_directory(environment) / packaged
             if not (directory / COMPLETE_MARK).is_file():
                 raise ModelMissing(
                     f"the packaged model is not in {directory}",
@@ -79,7 +81,7 @@ class EngineSettings:
 
     threads: int = 1
     precision: Precision = "int8"
-    cache_tokens: int = 4096
+    cache_tokens: int = 8192
     prefill_chunk: int = 128
 
     def __post_init__(self) -> None:

@@ -21,7 +21,8 @@ from engines.llm.seam import FinishEvent, FinishReason, Prompt, TokenEvent, Usag
 
 T = TypeVar("T")
 
-GUESSES = 4
+GUESSES = 4  # tokens that are guessed and checked in one step
+PRIORS = 64
 
 
 def never() -> bool:
@@ -69,6 +70,7 @@ class ReferenceEngine:
         self._ends = ends
         self._model = Turnstile()
         self._prefixes = PrefixStore(settings.cache_tokens)
+        self._priors: dict[tuple[tuple[int, ...], choice.ChoiceTree], list[float]] = {}
 
     @classmethod
     def load(cls, model: str | Path = "default", settings: EngineSettings | None = None) -> ReferenceEngine:
@@ -159,8 +161,17 @@ class ReferenceEngine:
         tree = choice.ChoiceTree.of(answers, min(self._ends))
         shares = self._score(self.tokens(prompt), tree)
         if prior is not None:
-            shares = choice.calibrate(shares, self._score(self.tokens(prior), tree))
+            shares = choice.calibrate(shares, self._prior(self.tokens(prior), tree))
         return dict(zip(choices, shares, strict=True))
+
+    def _prior(self, ids: list[int], tree: choice.ChoiceTree) -> list[float]:
+        """The score of a prompt without content, computed once."""
+        key = (tuple(ids), tree)
+        if key not in self._priors:
+            if len(self._priors) >= PRIORS:
+                self._priors.clear()
+            self._priors[key] = self._score(ids, tree)
+        return self._priors[key]
 
     def _score(self, ids: list[int], tree: choice.ChoiceTree) -> list[float]:
         nodes = tree.nodes()
