@@ -78,13 +78,14 @@ class Recorder:
         self._hops = 0
 
     def open(self, call: Call) -> None:
+        if call.id in self._records:  # an id that is used again: its last call is kept
+            self._forget(call.id)
         self._records[call.id] = CallRecord(call)
         while len(self._records) > self._limit:
-            self._forget_oldest()
+            self._forget(next(iter(self._records)))
 
-    def _forget_oldest(self) -> None:
-        _, record = self._records.popitem(last=False)
-        self._hops -= len(record.hops)
+    def _forget(self, id: str) -> None:
+        self._hops -= len(self._records.pop(id).hops)
 
     def add(self, timing: Timing) -> None:
         """A hop has ended."""
@@ -95,7 +96,7 @@ class Recorder:
             self._hops += 1
         record.hops.append(timing)
         while self._hops > TOTAL and len(self._records) > 1:
-            self._forget_oldest()
+            self._forget(next(iter(self._records)))
         if timing.parent is None and record.root is None:
             record.root = timing
         if self._exporter is not None:
