@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -11,9 +12,17 @@ if TYPE_CHECKING:
     from chains.dsl.nodes import Edge, Graph, Node
 
 
-def brief(value: object) -> str:
-    """A value in a few characters."""
-    text = repr(value)
+_SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+
+
+def brief(name: str, value: object) -> str:
+    """An argument's value in a few characters; of a text whose name speaks of a secret nothing but that it is there."""
+    if isinstance(value, str | bytes) and _SECRET.search(name):
+        return "..."
+    try:
+        text = repr(value)
+    except Exception:  # the user's __repr__
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -31,7 +40,7 @@ def needs(node: Node) -> str:
 
 
 def _title(node: Node) -> str:
-    arguments = ", ".join(f"{name}={brief(value)}" for name, value in node.arguments.items())
+    arguments = ", ".join(f"{name}={brief(name, value)}" for name, value in node.arguments.items())
     return f"{node.name}({arguments})" if arguments else node.name
 
 

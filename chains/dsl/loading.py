@@ -122,7 +122,7 @@ def _explain(target: str, error: BaseException) -> NoReturn:
 def _where(target: str, error: BaseException) -> str:
     """The last line of the user's own code on the way to the error; no line of ours or of a library."""
     frames = traceback.extract_tb(error.__traceback__)
-    home = os.path.dirname(os.path.dirname(__file__))
+    home = os.path.dirname(os.path.dirname(__file__)) + os.sep
     for frame in reversed(frames):
         library = f"{os.sep}site-packages{os.sep}" in frame.filename or frame.filename.startswith(
             ("<", home, _stdlib())

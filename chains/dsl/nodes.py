@@ -81,7 +81,7 @@ def _node_json(node: Node) -> dict[str, Any]:
         "resources": asdict(node.spec.resources),
         "scaling": asdict(node.spec.scaling),
         "limits": asdict(node.spec.limits),
-        "arguments": {name: draw.brief(value) for name, value in node.arguments.items()},
+        "arguments": {name: draw.brief(name, value) for name, value in node.arguments.items()},
         "edges": {
             name: {"target": edge.target, "via": edge.via, "options": asdict(edge.options)}
             for name, edge in node.edges.items()

@@ -14,6 +14,7 @@ from typing import Any
 from chains.dsl import source
 from chains.dsl.annotations import Unsupported, written
 from chains.dsl.chainlet import USE_SETTINGS, ChainletSpec, Dependency, closest, is_chainlet, nearest, spec_of
+from chains.dsl.draw import brief
 from chains.dsl.reader import HOOKS, init_parameters, read
 from chains.dsl.signature import EMPTY, Checker, Method
 from chains.errors import Fault, InvalidValue
@@ -200,7 +201,7 @@ def _argument_fault(used: Plan, argument: str, value: Any) -> tuple[str, str] | 
         return None
     meant = used.resolve(parameter.annotation, _globals(used.cls))
     if is_chainlet(meant):
-        found = f"{argument}={value!r:.40}, where it takes a chainlet"
+        found = f"{argument}={brief(argument, value)}, where it takes a chainlet"
         return found, f"write {argument}=depends({meant.__name__})"
     if meant is EMPTY or _is_a(value, meant):
         return None
@@ -208,11 +209,11 @@ def _argument_fault(used: Plan, argument: str, value: Any) -> tuple[str, str] | 
         Checker(meant).check(value, "")
     except InvalidValue as error:
         found = error.message.removeprefix(" is ")
-        return f"{argument}={value!r:.40}: {found}", f"write a value of `{written(meant)}`"
+        return f"{argument}={brief(argument, value)}: {found}", f"write a value of `{written(meant)}`"
     except Unsupported:
         classes = typing.get_args(meant) or (meant,)
         if all(isinstance(one, type) and not getattr(one, "_is_protocol", False) for one in classes):
-            shown = f"{argument}={value!r:.40}: {type(value).__name__}, expected {written(meant)}"
+            shown = f"{argument}={brief(argument, value)}: {type(value).__name__}, expected {written(meant)}"
             return shown, f"write {argument}={classes[0].__name__}(...)"
     return None
 

@@ -309,7 +309,7 @@ class DictOf(Kind):
         }
 
     def _key(self, key: Any, json: bool) -> Any:
-        if json and int in self.key.exact and isinstance(key, str) and key.lstrip("-").isdecimal() and len(key) < 40:
+        if json and self.key.exact == {int} and isinstance(key, str) and key.lstrip("-").isdecimal() and len(key) < 40:
             return int(key)
         try:
             return self.key.parse(key, json)

@@ -142,6 +142,18 @@ def test_a_target_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert words.lower() in str(fault).lower()
 
 
+def test_an_installed_library_s_fault_is_told_at_the_user_s_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("call.py").write_text("import json\n\nDATA = json.loads('{')\n")
+    with pytest.raises(GraphError) as caught:
+        load("call.py")
+    assert str(caught.value.faults[0]).startswith(
+        "call.py:3 cannot be imported (JSONDecodeError: Expecting property name"
+    )
+
+
 def test_a_file_that_is_no_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("call.py").write_bytes(b'x = "\xff\xfe"\n')

@@ -244,6 +244,37 @@ def test_a_drawing_escapes_what_stands_in_it() -> None:
     assert len(list(ET.fromstring(build(Call).svg()).iter("{http://www.w3.org/2000/svg}rect"))) == 2
 
 
+def test_secrets_among_the_arguments_are_not_shown() -> None:
+    @chainlet
+    class Brain:
+        def __init__(self, api_key: str = "", max_tokens: int = 3, strange: object = None) -> None: ...
+
+        async def run(self, text: str) -> str:
+            return text
+
+    class Strange:
+        def __repr__(self) -> str:
+            raise ValueError("no")
+
+    @chainlet
+    class Call:
+        brain: Brain = depends(Brain, api_key="sk-1234", max_tokens=7, strange=Strange())
+
+        async def run(self, text: str) -> str:
+            return text
+
+    graph = build(Call)
+    for shown in (graph.text(), graph.svg(), json.dumps(graph.to_json())):
+        assert "sk-1234" not in shown
+    assert "Brain(api_key=..., max_tokens=7, strange=a Strange)" in graph.text()
+    assert graph.nodes["Brain"].arguments["api_key"] == "sk-1234"
+    Call.brain = depends(Brain, api_key=b"sk-1234")
+    with pytest.raises(GraphError) as caught:
+        build(Call)
+    assert "sk-1234" not in str(caught.value)
+    assert "gives Brain api_key=...: bytes of length 7, expected str" in str(caught.value)
+
+
 def test_the_graph_as_json() -> None:
     plain = json.loads(json.dumps(build(PhoneCall).to_json()))
     assert plain["entry"] == "PhoneCall"

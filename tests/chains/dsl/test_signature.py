@@ -295,6 +295,12 @@ def test_json_that_means_nothing(annotation: Any, plain: Any, words: str) -> Non
     assert str(caught.value).startswith(words)
 
 
+def test_json_s_keys_are_numbers_only_where_they_must_be() -> None:
+    assert Checker(dict[int, int]).parse({"1": 1}, "x") == {1: 1}
+    assert Checker(dict).parse({"1": 1}, "x") == {"1": 1}
+    assert Checker(dict[str | int, int]).parse({"1": 1}, "x") == {"1": 1}
+
+
 def test_json_s_whole_floats_are_ints() -> None:
     assert Checker(int).parse(5.0, "x") == 5
     assert type(Checker(int).parse(5.0, "x")) is int
