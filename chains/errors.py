@@ -23,6 +23,7 @@ Each class carries what it is called elsewhere: a gRPC status, an HTTP status an
 from __future__ import annotations
 
 import builtins
+import os
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -271,14 +272,10 @@ def _qualified(cls: type[BaseException]) -> str:
     return cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
+_PACKAGE, _STANDARD = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__)
 _LIBRARY = (
-    "/chains/runtime/",
-    "/chains/call.py",
-    "/chains/channel.py",
-    "/chains/dsl/",
-    "/asyncio/",
-    "/concurrent/",
-    "/threading.py",
+    *(os.path.join(_PACKAGE, *part) for part in (("runtime", ""), ("dsl", ""), ("call.py",), ("channel.py",))),
+    *(os.path.join(_STANDARD, *part) for part in (("asyncio", ""), ("concurrent", ""), ("threading.py",))),
 )
 
 
@@ -287,5 +284,5 @@ def _user_frames(error: BaseException, hop: str) -> list[Frame]:
     return [
         Frame(hop, frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in stack
-        if not any(part in frame.filename for part in _LIBRARY)
+        if not frame.filename.startswith(_LIBRARY)
     ]
