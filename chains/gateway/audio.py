@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +146,33 @@ class Resampler:
         out = self._stream.resample_chunk(samples, last=last)
         clipped: NDArray[np.int16] = np.clip(np.rint(out), -32768, 32767).astype(np.int16)
         return clipped
+
+
+class AtRate:
+    """A stream of Audio at the rates that somebody wants: `wanted(rate)` is what a piece at `rate` is to become."""
+
+    def __init__(self, wanted: Callable[[int], int]) -> None:
+        self._wanted = wanted
+        self._resampler: Resampler | None = None
+        self.turn = 0
+
+    def push(self, piece: Audio) -> Audio:
+        """The piece, converted as far as it is certain by now; the same object if its rate is wanted."""
+        to = self._wanted(piece.rate)
+        if to == piece.rate:
+            return piece
+        if self._resampler is None or (self._resampler.rate, self._resampler.to) != (piece.rate, to):
+            self._resampler = Resampler(piece.rate, to)
+        self.turn = piece.turn
+        return Audio(self._resampler.push(piece.pcm), to, piece.turn, piece.text)
+
+    def flush(self) -> Audio | None:
+        """What is still held back at the end of a turn or of the stream, None if nothing is."""
+        resampler, self._resampler = self._resampler, None
+        if resampler is None:
+            return None
+        rest = resampler.flush()
+        return Audio(rest, resampler.to, self.turn) if len(rest) else None
 
 
 def _low_pass(rate: int, to: int) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -17,7 +18,7 @@ from chains import protocol
 from chains.call import Call, Turn
 from chains.dsl.signature import Method
 from chains.errors import Cancelled, ChainsError, DeadlineExceeded, LimitExceeded, ProtocolError
-from chains.gateway.audio import Resampler
+from chains.gateway.audio import AtRate
 from chains.gateway.session import Gateway, Inbox, bind
 from chains.messages import Audio
 
@@ -51,7 +52,8 @@ class Connection:
         self.settings = gateway.settings
         self.websocket = websocket
         self.inboxes: list[Inbox] = []
-        self.audio = protocol.AudioFormat()
+        self._audio = protocol.AudioFormat()
+        self._out = AtRate(lambda rate: self._audio.rate or rate)
         self._call: Call | None = None
         self._credit: int | None = None  # bytes of items that the client still takes; None: no limit
         self._more_credit = asyncio.Event()
@@ -60,8 +62,6 @@ class Connection:
         self._to_return: dict[int, int] = {}
         self._cleared: set[int] = set()
         self._failure: Exception | None = None
-        self._resampler: Resampler | None = None
-        self._resampled_turn = 0
         self._active = 0.0
         self._idle_timer: asyncio.TimerHandle
         self._ended = False
@@ -73,12 +73,9 @@ class Connection:
         self.gateway.authorise(self.websocket.headers.get("authorization", ""), opening.key)
         method = self.gateway.method(self._method_name(opening))
         streams = [param for param in method.params if param.stream]
-        self.inboxes = [
-            Inbox(param, self.settings, lambda size, index=index: self._taken(index, size))  # type: ignore[misc]
-            for index, param in enumerate(streams)
-        ]
+        self.inboxes = [Inbox(param, self.settings, partial(self._taken, index)) for index, param in enumerate(streams)]
         arguments = bind(method, opening.arguments, {inbox.param.name: inbox for inbox in self.inboxes})
-        self.audio, self._credit = opening.audio, opening.window
+        self._audio, self._credit = opening.audio, opening.window
         async with self.gateway.open_call(
             method,
             deadline_s=opening.deadline_s,
@@ -288,8 +285,8 @@ class Connection:
                     await self._send_item(frame, turn)
                 if turn and isinstance(value, Audio):
                     self._mark_audio(turn)
-        for frame in self._flushed():
-            await self._send_item(frame, self._resampled_turn)
+        for frame in self._tail():
+            await self._send_item(frame, self._out.turn)
 
     def _mark_audio(self, turn: int) -> None:
         """The turn's reply has begun to go out: where its latency ends."""
@@ -298,35 +295,24 @@ class Connection:
             turns[turn - 1].mark("first_audio")
 
     def _frames(self, method: Method, value: Any, turn: int) -> Iterator[str | bytes]:
-        if self._resampler is not None and turn != self._resampled_turn:
-            yield from self._flushed()
+        if turn != self._out.turn:
+            yield from self._tail()
         if isinstance(value, Audio):
-            value = self._at_wanted_rate(value)
+            value = self._out.push(value)
             if not len(value.pcm) and not value.text:
                 return
         if protocol.is_binary(value):
-            yield protocol.encode_binary(value, 0, self.audio.encoding)
+            yield protocol.encode_binary(value, 0, self._audio.encoding)
             return
         kind = protocol.kind_of(value)
         plain = method.result.dump(value) if kind == "value" else value
         yield protocol.encode_server("item", kind=kind, turn=turn, value=plain)
 
-    def _at_wanted_rate(self, audio: Audio) -> Audio:
-        rate = self.audio.rate
-        if rate is None or rate == audio.rate:
-            return audio
-        if self._resampler is None or self._resampler.rate != audio.rate:
-            self._resampler = Resampler(audio.rate, rate)
-        self._resampled_turn = audio.turn
-        return Audio(self._resampler.push(audio.pcm), rate, audio.turn, audio.text)
-
-    def _flushed(self) -> Iterator[bytes]:
-        """What the resampler still holds back at the end of a turn's audio."""
-        resampler, self._resampler = self._resampler, None
-        if resampler is not None and self._resampled_turn not in self._cleared:
-            rest = Audio(resampler.flush(), resampler.to, self._resampled_turn)
-            if len(rest.pcm):
-                yield protocol.encode_binary(rest, 0, self.audio.encoding)
+    def _tail(self) -> Iterator[bytes]:
+        """What the conversion of a turn's audio still holds back at its end."""
+        rest = self._out.flush()
+        if rest is not None and rest.turn not in self._cleared:
+            yield protocol.encode_binary(rest, 0, self._audio.encoding)
 
     async def _send_item(self, frame: str | bytes, turn: int) -> None:
         """Send when the client gave credit; drop it when its turn has been cancelled meanwhile."""

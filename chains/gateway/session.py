@@ -29,7 +29,7 @@ from chains.errors import (
     Unauthenticated,
     Unavailable,
 )
-from chains.gateway.audio import Resampler
+from chains.gateway.audio import AtRate
 from chains.messages import Audio
 from chains.protocol import DEFAULT_WINDOW, from_kind
 from chains.runtime.deployment import Runtime
@@ -248,13 +248,13 @@ class Inbox:
         self.param = param
         self.window = settings.window
         self.waiting = 0
-        self._rates = settings.rates
+        rates = settings.rates
+        self._audio = AtRate(lambda rate: rate if rate in rates else rates[-1])
         self._taken = taken
         self._sizes: deque[int] = deque()
         self._channel: Channel[Any] = Channel(1 << 62)  # the bytes that count are the frames', counted here
         self._room = asyncio.Event()
         self._room.set()
-        self._resampler: Resampler | None = None
 
     @property
     def where(self) -> str:
@@ -269,8 +269,8 @@ class Inbox:
 
     def put(self, value: Any, size: int) -> None:
         """An item that is a value already. Raises InvalidValue for one that the parameter does not take."""
-        if isinstance(value, Audio) and value.rate not in self._rates:
-            value = self._at_known_rate(value)
+        if isinstance(value, Audio):
+            value = self._audio.push(value)
         self._put(self.param.checker.check(value, self.where), size)
 
     def _put(self, value: Any, size: int) -> None:
@@ -284,21 +284,14 @@ class Inbox:
         if self.waiting >= self.window:
             self._room.clear()
 
-    def _at_known_rate(self, audio: Audio) -> Audio:
-        to = self._rates[-1]
-        if self._resampler is None or self._resampler.rate != audio.rate:
-            self._resampler = Resampler(audio.rate, to)
-        return Audio(self._resampler.push(audio.pcm), to, audio.turn, audio.text)
-
     async def room(self) -> None:
         """Wait until less than the window is waiting."""
         await self._room.wait()
 
     def end(self) -> None:
-        if self._resampler is not None and self._channel.ended is None:
-            rest = self._resampler.flush()
-            if len(rest):
-                self._put(Audio(rest, self._rates[-1]), 0)
+        rest = self._audio.flush()
+        if rest is not None and self._channel.ended is None:
+            self._put(rest, 0)
         self._channel.end()
 
     def cancel(self, reason: str) -> None:
