@@ -60,8 +60,8 @@ class Scope:
         if parent is not None:
             parent._children[self] = None
             self._held = parent._held
-            if parent.reason:
-                self.reason = parent.reason
+            if parent.reason or parent.closed:  # what is opened in a scope that has ended never begins
+                self.reason = parent.reason or f"{parent.kind} ended"
 
     @property
     def call(self) -> Call:

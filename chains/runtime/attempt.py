@@ -51,7 +51,8 @@ class _Loan(Scope):
 class Pump:
     """Makes a stream of the caller's own (a generator, a websocket) lendable: its code runs in the caller's scope.
 
-    It starts at the first read, and stops with the scope that made it.
+    It starts at the first read, and stops with the scope that made it. It is known to the lender until its end was
+    read: what it has made ahead belongs to whoever is given the stream next.
     """
 
     def __init__(self, items: AsyncIterator[Any], scope: Scope, window: int, forget: Callable[[], None]) -> None:
@@ -70,13 +71,20 @@ class Pump:
         return self._channel.ready()
 
     def take(self) -> Any:
-        return self._channel.take()
+        try:
+            return self._channel.take()
+        except BaseException:  # the end, whichever it is
+            self._undo()
+            self._forget()
+            self._loan.close()
+            raise
 
     async def next(self) -> Any:
         if self._task is None and self._channel.ended is None:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._run(), context=context_of(self._scope))
-        return await self._channel.receive()
+        await self._channel.arrival()
+        return self.take()
 
     def _stop(self, reason: str) -> None:
         self._forget()
@@ -88,16 +96,15 @@ class Pump:
         try:
             async for item in self._items:
                 await self._channel.send(item)
-        except (asyncio.CancelledError, Cancelled):
+        except Cancelled as cancelled:
+            self._channel.cancel(cancelled.reason)
+        except asyncio.CancelledError:
             self._channel.cancel("the stream's maker has ended")
         except Exception as error:
             self._channel.end(End("error", error=error))
         else:
             self._channel.end()
         finally:
-            self._undo()
-            self._forget()
-            self._loan.close()
             aclose = getattr(self._items, "aclose", None)
             if aclose is not None:
                 await aclose()
