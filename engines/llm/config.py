@@ -86,9 +86,7 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
-            raise SettingInvalid(
-                f"there is no precision {self.precision!r}", mend="write fp32, bf16 or int8"
-            )
+            raise SettingInvalid(f"there is no precision {self.precision!r}", mend="write fp32, bf16 or int8")
         for name, least in (("threads", 1), ("cache_tokens", 0), ("prefill_chunk", 1)):
             _check_integer(name, getattr(self, name), least)
 
@@ -113,11 +111,11 @@ class Sampling:
         _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise SettingInvalid("top_p is 0", mend="write more than 0; for the likeliest token write temperature=0")
-        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in self.stop):
+        stop: object = self.stop
+        if not isinstance(stop, tuple) or not all(isinstance(text, str) for text in stop):
             raise SettingInvalid(f"stop is {self.stop!r}", mend='write a tuple of strings, e.g. stop=(".",)')
         if "" in self.stop:
             raise SettingInvalid("stop holds an empty string", mend="leave it out; it would end every text at once")
-        object.__setattr__(self, "stop", tuple(self.stop))
         if self.seed is not None:
             _check_integer("seed", self.seed, 0)
 

@@ -8,12 +8,15 @@ operations a layer (about three times the tokens a second of the first).
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from engines.llm.loading import DynamicCache
 
 FUSED_TYPES = ("llama", "qwen2", "qwen3")
 
@@ -75,11 +78,12 @@ class TransformersDecoder:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        # The parameter was renamed within version 5 of transformers.
+        names = inspect.signature(model.forward).parameters
+        self.cache_name = "cache" if "cache" in names else "past_key_values"
         self.context = int(getattr(model.config, "max_position_embeddings", 2048))
 
     def new_cache(self, room: int) -> TransformersCache:
-        from transformers import DynamicCache
-
         return TransformersCache(DynamicCache())
 
     def forward(
@@ -100,11 +104,12 @@ class TransformersDecoder:
             input_ids=ids[None],
             position_ids=positions[None],
             attention_mask=bias,
-            past_key_values=cache.layers,
+            **{self.cache_name: cache.layers},
             use_cache=True,
             logits_to_keep=keep,
         )
-        return output.logits[0].float()
+        logits: Tensor = output.logits[0].float()
+        return logits
 
 
 class FusedCache:
@@ -163,7 +168,8 @@ class _Layer:
         q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
 
         def paired(weight: Tensor) -> Tensor:
-            return weight.unflatten(0, (-1, size))[:, order].flatten(0, 1)
+            heads = weight.reshape(-1, size, *weight.shape[1:])
+            return heads[:, order].reshape(weight.shape)
 
         bias = None if q.bias is None else torch.cat([paired(q.bias), paired(k.bias), v.bias])
         self.qkv = Int8Linear(torch.cat([paired(q.weight), paired(k.weight), v.weight]), bias)
@@ -228,9 +234,7 @@ class FusedDecoder:
         half = self.size // 2
         return torch.complex(cos[0, :, None, :half].float(), sin[0, :, None, :half].float())
 
-    def _attend(
-        self, layer: _Layer, buffer: Tensor, x: Tensor, turn: Tensor, past: int, mask: Tensor | None
-    ) -> Tensor:
+    def _attend(self, layer: _Layer, buffer: Tensor, x: Tensor, turn: Tensor, past: int, mask: Tensor | None) -> Tensor:
         """Attention of x [T, hidden] over buffer [2, heads, room, size], into which its keys and values go."""
         count, turned = len(x), self.heads + self.kv_heads
         hidden = functional.rms_norm(x, x.shape[-1:], layer.norm_attention, self.epsilon)

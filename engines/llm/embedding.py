@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from engines.llm.config import DEFAULT, EMBEDDING_NAME, ModelSource
-from engines.llm.errors import ModelBroken
+from engines.llm.loading import load_encoder
 
 LONGEST = 128
 
@@ -28,24 +28,12 @@ class Embedder:
     @classmethod
     def load(cls, model: str | Path = DEFAULT) -> Embedder:
         """`model` is "default" (the packaged one) or a Hugging Face directory. Raises ModelMissing, ModelBroken."""
-        from transformers import AutoModel, AutoTokenizer
-
-        source = ModelSource.resolve(model, packaged=EMBEDDING_NAME)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source.directory, local_files_only=True)
-            encoder = AutoModel.from_pretrained(source.directory, local_files_only=True, dtype=torch.float32)
-        except Exception as error:  # whatever the library met: the user gets the directory and the mend
-            raise ModelBroken(
-                f"{source.directory} cannot be loaded as an encoder", mend="run `chains fetch-models`, or check its files"
-            ) from error
-        return cls(encoder.eval(), tokenizer)
+        return cls(*load_encoder(ModelSource.resolve(model, packaged=EMBEDDING_NAME)))
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors [texts, size]; the dot product of two is their likeness, from -1 to 1."""
         with self._lock, torch.inference_mode():
-            batch = self._tokenizer(
-                list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt"
-            )
+            batch = self._tokenizer(list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
             states = self._model(**batch).last_hidden_state
             mask = batch["attention_mask"][..., None].to(states.dtype)
             mean = (states * mask).sum(dim=1) / mask.sum(dim=1)

@@ -1,12 +1,12 @@
 """What can go wrong with a language model, free of `chains`; the chainlet turns these into the errors users meet.
 
-    EngineError
-    |-- SettingInvalid      a setting that is unknown or makes no sense
-    |-- ModelMissing        a model's files are not there
-    |-- ModelBroken         a model's files are there and cannot be used
-    |-- FetchFailed         the packaged model could not be put in place
-    |-- PromptTooLong       more tokens than the model's context holds
-    `-- ResultInvalid       the model's text is not of the type that was asked for
+EngineError
+|-- SettingInvalid      a setting that is unknown or makes no sense
+|-- ModelMissing        a model's files are not there
+|-- ModelBroken         a model's files are there and cannot be used
+|-- FetchFailed         the packaged model could not be put in place
+|-- PromptTooLong       more tokens than the model's context holds
+`-- ResultInvalid       the model's text is not of the type that was asked for
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ def _convert(taken: Path, plain: Path, progress: Progress, name: str) -> Path:
         raise
     except ImportError as error:
         raise FetchFailed(
-            f"the conversion needs a package that is missing ({error})", mend=f'pip install "chains-serve[llm]", {AGAIN}'
+            f"the conversion needs a package that is missing ({error})",
+            mend=f'pip install "chains-serve[llm]", {AGAIN}',
         ) from error
     except Exception as error:  # whatever the libraries met: the user gets the reason and the mend
         raise FetchFailed(f"{ggufs[0].name} could not be converted ({error})", mend=f"free memory, {AGAIN}") from error

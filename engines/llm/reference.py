@@ -15,7 +15,8 @@ from torch import Tensor
 from engines.llm import choice, speculative, text
 from engines.llm.config import EngineSettings, ModelSource, Sampling
 from engines.llm.decoder import Cache, Decoder, build
-from engines.llm.errors import EngineError, ModelBroken, PromptTooLong, SettingInvalid
+from engines.llm.errors import ModelBroken, PromptTooLong, SettingInvalid
+from engines.llm.loading import load_model
 from engines.llm.prefixes import PrefixStore
 from engines.llm.seam import FinishEvent, FinishReason, Prompt, TokenEvent, Usage
 
@@ -81,7 +82,7 @@ class ReferenceEngine:
         settings = settings or EngineSettings()
         source = ModelSource.resolve(model)
         torch.set_num_threads(settings.threads)
-        loaded, tokenizer = _load(source, settings.precision)
+        loaded, tokenizer = load_model(source, settings.precision)
         ends = _ends(loaded, tokenizer)
         return cls(build(loaded, settings.precision), tokenizer, ends, settings)
 
@@ -148,9 +149,7 @@ class ReferenceEngine:
                 return taken, "length"
         return taken, None
 
-    def score(
-        self, prompt: Prompt, choices: Sequence[str], prior: Prompt | None = None
-    ) -> dict[str, float]:
+    def score(self, prompt: Prompt, choices: Sequence[str], prior: Prompt | None = None) -> dict[str, float]:
         """Probability of each of `choices` as the reply to `prompt`, in one forward; they sum to 1.
 
         With `prior`, the same prompt without content, what the model prefers anyway is divided out.
@@ -283,33 +282,6 @@ class Writer:
         if self.stopped:
             return ""
         return self._stops.push(self._characters.flush()) + self._stops.flush()
-
-
-def _load(source: ModelSource, precision: str) -> tuple[Any, Any]:
-    """The model and its tokenizer by transformers, from local files alone."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    options: dict[str, Any] = {"gguf_file": source.gguf} if source.gguf else {}
-    where = source.directory / source.gguf
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source.directory, local_files_only=True, **options)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            source.directory, local_files_only=True, dtype=dtype, **options
-        )
-    except EngineError:
-        raise
-    except Exception as error:  # whatever the library met: the user gets the file and the reason, not its type
-        raise ModelBroken(
-            f"{where} cannot be loaded ({_first_line(error)})",
-            mend="check that the files are complete and of a decoder-only model, or fetch them again",
-        ) from error
-    return loaded, tokenizer
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
 
 
 def _ends(model: Any, tokenizer: Any) -> frozenset[int]:

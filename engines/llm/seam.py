@@ -47,7 +47,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class FinishEvent:
-    """The last event, exactly one. "stop" means end of turn or a stop string, "length" max_tokens, "abort" cancelled."""
+    """The last event, exactly one. "stop": end of turn or a stop string; "length": max_tokens; "abort": cancelled."""
 
     reason: FinishReason
     usage: Usage
