@@ -1,0 +1,51 @@
+"""The reception of a small clinic, as a chain: it hears, thinks and speaks.
+
+chains run examples/phone_call/call.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+from chains import Audio, Control, Resources, Text, chainlet, current, depends
+from engines.asr.chainlet import Asr
+from engines.llm.chainlet import LLM
+from engines.tts.chainlet import Tts
+from engines.vad.chainlet import Vad
+from examples.phone_call import prompts
+from examples.phone_call.clinic import read_clinic
+from examples.phone_call.conversation import Conversation, Manners
+from examples.phone_call.facts import Facts
+from examples.phone_call.mind import Mind
+
+CLINIC = read_clinic()
+MODEL = os.environ.get("CLINIC_LLM", "default")  # a Hugging Face directory or a .gguf file: one setting away
+NAMES = sorted({service.doctor for service in CLINIC.booking.services.values()})
+
+
+@chainlet(entry=True, resources=Resources(cpu=0.2))
+class PhoneCall:
+    """One call a stream: the caller's audio in; the reply's audio, both sides' text, and what happened out."""
+
+    vad: Vad = depends(Vad, end_ms=320)
+    asr: Asr = depends(Asr, hotwords=[CLINIC.name, *NAMES], partial_ms=0)
+    facts: Facts = depends(Facts)
+    llm: LLM = depends(LLM, model=MODEL)
+    tts: Tts = depends(Tts)
+
+    def __init__(self, patience: float = 12.0) -> None:
+        self.manners = Manners(CLINIC.greeting, patience=patience)
+
+    async def warm(self) -> None:
+        """What every prompt begins with is computed before the first caller waits for it."""
+        for prefix in prompts.prefixes(CLINIC):
+            await self.llm.remember(prefix)
+
+    async def run(self, audio: AsyncIterator[Audio]) -> AsyncIterator[Audio | Text | Control]:
+        call = current().call
+        mind = Mind(self, CLINIC, call.id)
+        conversation = Conversation(self, mind, call, self.manners)
+        current().after(lambda: mind.summarise(conversation.said))
+        async for item in conversation.run(audio):
+            yield item

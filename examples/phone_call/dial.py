@@ -1,0 +1,345 @@
+"""The scripted caller: starts the clinic (or dials one that runs), speaks recorded lines in real time, shows the call.
+
+    python -m examples.phone_call.dial [--url URL] [--lines FILE] [--out FOLDER]
+
+Leaves call.wav (caller left, clinic right) and call.json (the transcript, each turn's latency, every hop) in FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from chains.client import ClientCall, connect
+from chains.client.playback import Playback
+from chains.dsl.graph import load
+from chains.errors import ChainsError, SettingError
+from chains.gateway.audio import read, write_wav
+from chains.messages import Audio, Control, Text
+from chains.runtime.deployment import Progress
+from chains.serve import Server
+from chains.spans import table, to_json
+
+HERE = Path(__file__).parent
+RATE = 16_000
+FRAME = RATE // 50
+AUDIBLE = 10 ** (-45 / 20) * 32768
+PAUSE_S = 0.3
+PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """Something the caller says: int16 samples at 16 kHz, and where in them the speech ends."""
+
+    text: str
+    pcm: NDArray[np.int16]
+    speech_ends: float
+
+
+@dataclass
+class Exchange:
+    """One line and what came of it. `v2v` is from the last speech frame's sending to the first audible sample."""
+
+    said: str
+    spoken_at: float = 0.0
+    speech_end: float = 0.0
+    heard_as: str = ""
+    reply: str = ""
+    turn: int = 0
+    v2v: float | None = None
+
+
+@dataclass
+class Caller:
+    """The caller's side of the line: a stream of 20 ms frames in real time, silence between the lines."""
+
+    began: float = 0.0
+    sent: list[NDArray[np.int16]] = field(default_factory=list)
+    _queue: list[NDArray[np.int16]] = field(default_factory=list)
+    _line: tuple[Exchange, Line] | None = None
+
+    def say(self, line: Line, exchange: Exchange) -> None:
+        padded = np.zeros(-(-len(line.pcm) // FRAME) * FRAME, np.int16)
+        padded[: len(line.pcm)] = line.pcm
+        self._queue = list(padded.reshape(-1, FRAME))
+        self._line = (exchange, line)
+
+    @property
+    def speaking(self) -> bool:
+        return bool(self._queue)
+
+    async def frames(self) -> AsyncIterator[Audio]:
+        self.began = due = time.monotonic()
+        position = 0
+        while True:
+            pcm = self._queue.pop(0) if self._queue else np.zeros(FRAME, np.int16)
+            if self._line is not None:
+                self._clock(position)
+                position = position + 1 if self._queue else 0
+            self.sent.append(pcm)
+            yield Audio(pcm, RATE)
+            due += FRAME / RATE
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    def _clock(self, position: int) -> None:
+        """Note when the line begins, and when the frame with its last speech goes out."""
+        assert self._line is not None
+        exchange, line = self._line
+        if position == 0:
+            exchange.spoken_at = time.monotonic()
+        if position == min(int(line.speech_ends * RATE) // FRAME, -(-len(line.pcm) // FRAME) - 1):
+            exchange.speech_end = time.monotonic()
+        if not self._queue:
+            self._line = None
+
+
+class Conversation:
+    """What comes back: played on the caller's clock, reported to the clinic, printed as it is said."""
+
+    def __init__(self, call: ClientCall, playback: Playback, exchanges: list[Exchange], quiet: bool) -> None:
+        self.call = call
+        self.playback = playback
+        self.exchanges = exchanges
+        self.transcript: list[dict[str, Any]] = []
+        self.controls: list[Control] = []
+        self.hung_up = asyncio.Event()
+        self.replied = asyncio.Event()
+        self.greeted = False
+        self._quiet = quiet
+
+    async def listen(self) -> None:
+        async for item in self.call:
+            if isinstance(item, Audio):
+                self._on_audio(item)
+            elif isinstance(item, Text) and item.final and item.text:
+                self._on_text(item)
+            elif isinstance(item, Control):
+                self.controls.append(item)
+                if item.kind == "hang_up":
+                    break
+                self.show("", f"[{item.kind}] {json.dumps(item.data, ensure_ascii=False)}")
+        self.hung_up.set()
+        self.replied.set()
+
+    def _on_audio(self, piece: Audio) -> None:
+        now = time.monotonic()
+        self.playback.add(piece)
+        exchange = self.exchanges[-1] if self.exchanges else None
+        loud = bool(np.any(np.abs(piece.pcm.astype(np.int32)) > AUDIBLE))
+        if exchange is not None and exchange.v2v is None and exchange.speech_end and loud:
+            exchange.v2v, exchange.turn = now - exchange.speech_end, piece.turn
+
+    def _on_text(self, text: Text) -> None:
+        at = round(time.monotonic() - self.playback.began, 3)
+        exchange = self.exchanges[-1] if self.exchanges else None
+        self.transcript.append({"at": at, "role": text.role, "text": text.text, "turn": text.turn})
+        if text.role == "user":
+            if exchange is not None:
+                exchange.heard_as = f"{exchange.heard_as} {text.text}".strip()
+            self.show("caller", text.text)
+            return
+        note = ""
+        if exchange is not None:
+            exchange.reply = f"{exchange.reply} {text.text}".strip()
+            note = f"   ({exchange.v2v * 1e3:.0f} ms)" if exchange.v2v is not None else ""
+        self.show("clinic", text.text + note)
+        self.greeted = True
+        self.replied.set()
+
+    def show(self, who: str, text: str) -> None:
+        if not self._quiet:
+            print(f"{who:>8}: {text}" if who else f"{'':>8}  {text}", flush=True)
+
+    async def reply_is_over(self) -> bool:
+        """Wait until a reply has come and been played; False when none came."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.replied.wait()
+                while time.monotonic() < self.playback.end:
+                    await asyncio.sleep(self.playback.end - time.monotonic())
+        except TimeoutError:
+            return False
+        await asyncio.sleep(PAUSE_S)
+        return True
+
+    async def report(self) -> None:
+        """Tell the clinic what has been heard, ten times a second."""
+        told: dict[int, float] = {}
+        while True:
+            await asyncio.sleep(0.1)
+            for turn, ms in self.playback.played().items():
+                if ms > told.get(turn, 0.0):
+                    told[turn] = ms
+                    await self.call.played(turn, ms)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The caller's lines from a YAML file that lists them. SettingError for one that is no such file."""
+    try:
+        entries = yaml.safe_load(path.read_text())["lines"]
+        return [Line(e["text"], read(path.parent / e["file"], RATE).pcm, e["speech_ends_ms"] / 1e3) for e in entries]
+    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise SettingError(
+            f"{path} is no list of lines: {error}", mend="see examples/phone_call/lines/lines.yaml for its form"
+        ) from None
+
+
+@dataclass
+class Finished:
+    """A call that is over."""
+
+    id: str
+    exchanges: list[Exchange]
+    transcript: list[dict[str, Any]]
+    controls: list[Control]
+    unanswered: int
+    caller: Caller
+    playback: Playback
+
+
+async def converse(url: str, lines: Sequence[Line], *, key: str = "", quiet: bool = False) -> Finished:
+    """Dial `url`, wait for the greeting, say the lines one by one as replies end, and stay until the clinic hangs up."""
+    caller, playback, exchanges = Caller(), Playback(), list[Exchange]()
+    unanswered = 0
+    async with connect(url, key=key) as client, client.call("run", audio=caller.frames()) as call:
+        playback.began = time.monotonic()
+        conversation = Conversation(call, playback, exchanges, quiet)
+        call.watch(playback.on_event)
+        tasks = [asyncio.ensure_future(conversation.listen()), asyncio.ensure_future(conversation.report())]
+        try:
+            await conversation.reply_is_over()
+            for line in lines:
+                if conversation.hung_up.is_set():
+                    break
+                exchange = Exchange(line.text)
+                exchanges.append(exchange)
+                conversation.replied.clear()
+                caller.say(line, exchange)
+                while caller.speaking:
+                    await asyncio.sleep(0.02)
+                unanswered += not await conversation.reply_is_over()
+            try:
+                async with asyncio.timeout(2.0 if exchanges else 40.0):
+                    await conversation.hung_up.wait()
+            except TimeoutError:
+                pass
+            if tasks[0].done():
+                tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return Finished(
+            call.id, exchanges, conversation.transcript, conversation.controls, unanswered, caller, playback
+        )
+
+
+def record(finished: Finished, folder: Path, spans: dict[str, Any] | None, summary: str) -> None:
+    """Write call.wav and call.json."""
+    left = np.concatenate(finished.caller.sent) if finished.caller.sent else np.zeros(1, np.int16)
+    right = finished.playback.track(RATE)
+    offset = int((finished.caller.began - finished.playback.began) * RATE)
+    left = np.concatenate([np.zeros(max(0, offset), np.int16), left])
+    both = np.zeros((max(len(left), len(right)), 2), np.int16)
+    both[: len(left), 0] = left
+    both[: len(right), 1] = right
+    write_wav(folder / "call.wav", both, RATE)
+    turns = [
+        {
+            "said": e.said,
+            "heard_as": e.heard_as,
+            "reply": e.reply,
+            "turn": e.turn,
+            "voice_to_voice_ms": None if e.v2v is None else round(e.v2v * 1e3, 1),
+        }
+        for e in finished.exchanges
+    ]
+    content = {
+        "call": finished.id,
+        "transcript": finished.transcript,
+        "exchanges": turns,
+        "controls": [{"kind": c.kind, "data": c.data} for c in finished.controls],
+        "summary": summary,
+        "spans": spans,
+    }
+    (folder / "call.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def progress_line() -> Any:
+    """One line on the terminal that says which replicas are ready and which still load."""
+    state: dict[str, str] = {}
+
+    def show(progress: Progress) -> None:
+        state[progress.replica] = progress.stage
+        ready = sum(stage == "ready" for stage in state.values())
+        waiting = ", ".join(f"{name.partition('#')[0]} {s}" for name, s in state.items() if s != "ready")
+        text = f"starting the clinic: {ready}/{len(state)} ready, {progress.seconds:.1f} s  {waiting}"
+        if sys.stdout.isatty():
+            print(f"\r\x1b[2K{text}", end="" if waiting else "\n", flush=True)
+        elif not waiting:
+            print(text, flush=True)
+
+    return show
+
+
+async def run(arguments: argparse.Namespace) -> int:
+    lines = read_lines(arguments.lines)
+    async with AsyncExitStack() as stack:
+        server: Server | None = None
+        url = arguments.url
+        if not url:
+            graph = load(str(HERE / "call.py"))
+            server = await stack.enter_async_context(Server(graph, port=0, progress=progress_line()))
+            url = server.url
+        finished = await converse(url, lines, key=arguments.key)
+        spans, summary = None, ""
+        if server is not None:
+            from examples.phone_call.records import summary_of
+
+            summary = await summary_of(finished.id)
+            record_of = server.runtime.recorder.find(finished.id)
+            if record_of is not None:
+                spans = to_json(record_of)
+                print(f"\n{table(record_of)}")
+        if summary:
+            print(f"\nsummary: {summary}")
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        record(finished, arguments.out, spans, summary)
+        print(f"\nwrote {arguments.out / 'call.wav'} (caller left, clinic right) and {arguments.out / 'call.json'}")
+    return 1 if finished.unanswered else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Call the clinic with recorded speech, in real time.")
+    parser.add_argument("--url", default="", help="a clinic that runs already; without it one is started here")
+    parser.add_argument("--key", default="", help="the bearer key, if the clinic wants one")
+    parser.add_argument("--lines", type=Path, default=HERE / "lines" / "lines.yaml", help="what the caller says")
+    parser.add_argument("--out", type=Path, default=Path(), help="the folder for call.wav and call.json")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    arguments = parser.parse_args()
+    try:
+        return asyncio.run(run(arguments))
+    except ChainsError as error:
+        if arguments.debug:
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
