@@ -153,7 +153,7 @@ def _walk(hop: Timing, start: float, end: float, turn: int, out: list[Segment], 
             out.append(Segment(hop.label, "queue", "", left, right))
         elif work := next((w for w in reversed(works) if w.start <= middle < w.end), None):
             out.append(Segment(hop.label, "compute", work.name, left, right))
-        elif wait := _chosen([w for w in waits if w.start <= middle < w.end and w.on not in seen], turn):
+        elif wait := _chosen([w for w in waits if w.start <= middle < w.end and not _closed(w, seen)], turn):
             _follow(hop, wait, left, right, turn, out, seen)
         elif any(w.start <= middle < w.end for w in waits):
             out.append(Segment(hop.label, "wait", "", left, right))
@@ -174,6 +174,11 @@ def _follow(
         out.append(Segment(hop.label, "wait", wait.kind, left, right))
     else:
         _walk(wait.on, left, right, turn, out, (*seen, wait.on))
+
+
+def _closed(wait: Wait, seen: tuple[Timing, ...]) -> bool:
+    """Whether following this wait would go in a circle. An input leads back to its maker once: it may wait for others."""
+    return wait.on is not None and seen.count(wait.on) >= (2 if wait.kind == "input" else 1)
 
 
 def _waits(hop: Timing, now: float) -> Iterable[Wait]:

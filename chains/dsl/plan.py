@@ -211,7 +211,13 @@ def _argument_fault(used: Plan, argument: str, value: Any) -> tuple[str, str] | 
         found = error.message.removeprefix(" is ")
         return f"{argument}={brief(argument, value)}: {found}", f"write a value of `{written(meant)}`"
     except Unsupported:
-        classes = typing.get_args(meant) or (meant,)
+        origin = typing.get_origin(meant)
+        if isinstance(origin, type) and origin is not types.UnionType:
+            classes: tuple[Any, ...] = (origin,)  # an abstract collection: its items are the class's own affair
+            if isinstance(value, origin):
+                return None
+        else:
+            classes = typing.get_args(meant) or (meant,)
         if all(isinstance(one, type) and not getattr(one, "_is_protocol", False) for one in classes):
             shown = f"{argument}={brief(argument, value)}: {type(value).__name__}, expected {written(meant)}"
             return shown, f"write {argument}={classes[0].__name__}(...)"

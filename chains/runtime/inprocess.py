@@ -129,11 +129,15 @@ class InProcess:
             handles = handles_of(replicas.node, self._nodes, line)
             stages = {replica.name: self._stage(name, replica.name, began) for replica in replicas.replicas}
             starts.append(replicas.start(handles, stages))
+        startup = Call(self.clock, id="start")  # hooks may call other chainlets: `warm` often does
         try:
-            results = await asyncio.gather(*starts, return_exceptions=True)
+            with startup.activate():
+                results = await asyncio.gather(*starts, return_exceptions=True)
         except BaseException:
             await self._stop(0.0)
             raise
+        finally:
+            startup.close()
         failed = next((result for result in results if isinstance(result, BaseException)), None)
         if failed is not None:
             await self._stop(0.0)

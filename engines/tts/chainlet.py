@@ -18,7 +18,7 @@ from engines.tts.stream import Clause, ClauseSplitter, SoundSettings, TtsSetting
 class Tts:
     """Text to speech. `backend` "hibari" (bundled) or "coqui" (an extra); `frame_ms` of the audio that comes
     out;
-    `rate` in Hz, None for the voice's own; `sound`: further SoundSettings; `options`: those of the backend.
+    `rate` in Hz, None for the voice's own; `sound`: further SoundSettings; `voice_options`: those of the backend.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class Tts:
         frame_ms: int = 20,
         rate: int | None = None,
         sound: dict[str, Any] | None = None,
-        options: dict[str, Any] | None = None,
+        voice_options: dict[str, Any] | None = None,
     ) -> None:
         self._backend = backend
         self._rate = rate
-        self._options = options or {}
+        self._options = voice_options or {}
         try:
             self._sound = SoundSettings(frame_ms=frame_ms, **(sound or {}))
         except (TtsSettingsError, TypeError) as error:
@@ -44,7 +44,7 @@ class Tts:
         except TtsModelError as error:
             raise ModelError(str(error)) from error
         except TypeError as error:
-            raise SettingError(f"options do not fit the backend {self._backend!r}: {error}") from error
+            raise SettingError(f"voice_options do not fit the backend {self._backend!r}: {error}") from error
 
     def warm(self) -> None:
         for _ in self._voice.synthesize("Warm up."):

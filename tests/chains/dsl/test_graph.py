@@ -364,3 +364,14 @@ def test_an_imported_entry_is_not_this_file_s_entry(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     assert list(load("whole.py").nodes) == ["Ears", "PhoneCall", "Whole"]
     assert load("whole.py:PhoneCall").entry == "PhoneCall"
+
+
+def test_an_abstract_collection_takes_what_is_one() -> None:
+    @chainlet(entry=True)
+    class Listener:
+        other: Hints = depends(Hints, words=["a", "b"], table={"a": 1})
+
+        async def run(self, text: str) -> str:
+            return text
+
+    assert build(Listener).nodes["Hints"].arguments["words"] == ["a", "b"]

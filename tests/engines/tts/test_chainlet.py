@@ -74,6 +74,6 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(SettingError, match="sound settings do not fit"):
         Tts(sound={"loudness": 3})
     with pytest.raises(SettingError, match="options do not fit the backend 'hibari'"):
-        Tts(options={"pitch": 2}).load()
+        Tts(voice_options={"pitch": 2}).load()
     with pytest.raises(ModelError, match="there are: hibari, coqui"):
         Tts("festival").load()
