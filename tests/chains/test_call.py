@@ -101,6 +101,13 @@ def test_what_is_opened_in_a_cancelled_scope_is_cancelled(call: Call) -> None:
     assert told == ["hang-up"]
 
 
+def test_what_is_opened_in_an_ended_scope_never_begins(call: Call) -> None:
+    """A task that a hop left behind: a hang-up would not reach it any more."""
+    hop = hop_in(call)
+    hop.close()
+    assert hop_in(hop).reason == "hop ended"
+
+
 def test_undo_takes_a_callback_back(call: Call) -> None:
     told: list[str] = []
     call.on_cancel(told.append)()
