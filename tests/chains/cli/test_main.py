@@ -57,14 +57,6 @@ def test_a_line_that_makes_no_sense_is_exit_2_with_usage(line: list[str], capsys
     assert "usage: chains" in capsys.readouterr().err
 
 
-def test_a_microphone_without_its_package_names_the_pip_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "sounddevice", None)  # as if it were not installed
-    assert main(["dial", "ws://127.0.0.1:1", "--mic"]) == 2
-    assert "pip install sounddevice" in capsys.readouterr().err
-
-
 def test_version_and_module_entry() -> None:
     done = subprocess.run([sys.executable, "-m", "chains", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("chains ")

@@ -1,26 +1,23 @@
-"""The client SDK against a real server: typed items, credit, errors as their own types, both async and sync."""
+"""The client SDK against a real server: typed items, credit, errors as their own types."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from chains.client import connect, connect_sync
+from chains.client import connect
 from chains.errors import (
     Cancelled,
     InvalidValue,
     NotFound,
     Overloaded,
     RemoteError,
-    SettingError,
     Unauthenticated,
-    Unavailable,
 )
 from chains.messages import Audio, Control, Tensor, Text
 from chains.serve import Server
@@ -225,71 +222,9 @@ async def test_a_full_server_is_overloaded(serve: Serve) -> None:
                 pass
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "ws://", "http://:80"])
-def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(SettingError, match="no address"):
-        connect(url)
-
-
-async def test_nobody_there_and_somebody_else_there(serve: Serve) -> None:
-    async with connect("ws://127.0.0.1:1") as client:
-        with pytest.raises(Unavailable, match="chains run"):
-            await client.invoke("run")
-        with pytest.raises(Unavailable, match="chains run"):
-            async with client.call("run"):
-                pass
-
-    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno")
-        await writer.drain()
-        writer.close()
-
-    web = await asyncio.start_server(other, "127.0.0.1", 0)
-    port = web.sockets[0].getsockname()[1]
-    async with web, connect(f"127.0.0.1:{port}") as client:
-        with pytest.raises(NotFound, match="no gateway"):
-            await client.invoke("run")
-        with pytest.raises(NotFound, match="no gateway"):
-            async with client.call("run"):
-                pass
-
-
 async def test_a_server_that_goes_away_is_unavailable_or_cancelled(serve: Serve, graph: Any) -> None:
     async with Server(graph, port=0) as server, connect(server.url) as client, client.call("drip") as call:
         assert await anext(call) == "first"
         server.gateway.cancel_all()
         with pytest.raises(Cancelled, match="shutting down"):
             await anext(call)
-
-
-async def test_the_sync_client_is_the_same_without_a_loop(serve: Serve) -> None:
-    server = await serve()
-
-    def frames() -> Iterator[Audio]:
-        for number in range(3):
-            yield Audio(np.full(320, number, np.int16), 16000)
-
-    def work() -> None:
-        with connect_sync(server.url) as client:
-            assert client.invoke("shout", text="a") == "A"
-            assert client.health()["ok"] and client.chain()["entry"] == "Parlour"
-            with client.call("run", audio=frames()) as call:
-                assert [type(item).__name__ for item in call] == ["Audio", "Audio", "Audio", "Text"]
-            with client.call("shout", text="b") as call:
-                assert call.result() == "B"
-            with client.call("drip") as call:
-                assert next(call) == "first"
-                call.played(1, 5.0)
-                call.hold()
-                call.resume()
-                call.cancel("enough")
-                with pytest.raises(Cancelled, match="enough"):
-                    next(call)
-            with pytest.raises(NotFound), client.call("nope"):
-                pass
-        with pytest.raises(Unavailable, match="not open"):
-            client.invoke("shout", text="a")
-
-    await asyncio.to_thread(work)
-    assert not [thread for thread in threading.enumerate() if thread.name == "chains-client"]
