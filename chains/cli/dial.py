@@ -8,9 +8,8 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from chains.cli.microphone import Microphone
 from chains.client import Client, ClientCall, connect
+from chains.client.playback import Playback
 from chains.errors import DeadlineExceeded, NotFound, SettingError
 from chains.gateway import audio
 from chains.messages import Audio, Control, Text
@@ -67,49 +67,6 @@ class Recording:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
 
-@dataclass
-class Playback:
-    """The reply on the caller's clock: each piece is heard after the one before, never earlier than it came."""
-
-    now: Callable[[], float] = time.monotonic
-    began: float = 0.0
-    end: float = 0.0
-    pieces: list[tuple[float, Audio]] = field(default_factory=list)
-
-    def add(self, piece: Audio) -> None:
-        start = max(self.end, self.now())
-        self.pieces.append((start, piece))
-        self.end = start + piece.seconds
-
-    def clear(self, turn: int) -> None:
-        """What of the turn has not been heard yet never will be."""
-        now, kept, self.end = self.now(), [], 0.0
-        for start, piece in self.pieces:
-            if piece.turn == turn and start + piece.seconds > now:
-                piece = Audio(piece.pcm[: max(0, int((now - start) * piece.rate))], piece.rate, turn, piece.text)
-            if len(piece.pcm):
-                kept.append((start, piece))
-                self.end = start + piece.seconds
-        self.pieces = kept
-
-    def played(self) -> dict[int, float]:
-        """Milliseconds heard of each turn so far."""
-        now, heard = self.now(), dict[int, float]()
-        for start, piece in self.pieces:
-            ms = 1000 * min(max(0.0, now - start), piece.seconds)
-            heard[piece.turn] = heard.get(piece.turn, 0.0) + ms
-        return heard
-
-    def track(self, rate: int) -> NDArray[np.int16]:
-        """All that was heard, silence included, shape (samples,) from the call's beginning on."""
-        length = max((start - self.began + piece.seconds for start, piece in self.pieces), default=0.0)
-        out = np.zeros(int(length * rate) + rate // 10, np.int16)
-        for start, piece in self.pieces:
-            at = int((start - self.began) * rate)
-            out[at : at + len(piece.pcm)] = piece.pcm[: len(out) - at]
-        return out
-
-
 def dial(arguments: argparse.Namespace) -> int:
     """Call, speak, print the dialogue, hang up when the reply has gone quiet."""
     if arguments.rate not in range(4000, 192_001):
@@ -144,10 +101,9 @@ async def _call(client: Client, source: Source, speaker: Microphone | None, argu
             playback.began = time.monotonic()
 
             def on_event(event: str, turn: int) -> None:
-                if event == "clear":
-                    playback.clear(turn)
-                    if speaker is not None:
-                        speaker.clear()
+                playback.on_event(event, turn)
+                if speaker is not None and event == "clear":
+                    speaker.clear()
 
             call.watch(on_event)
             await _converse(call, source, speaker, playback, arguments)
@@ -175,7 +131,7 @@ async def _converse(
                 break
             if item is None or _hang_up(item):
                 if not arguments.fast:
-                    await asyncio.sleep(max(0.0, playback.end - time.monotonic()))
+                    await playback.quiet()
                 break
             _show(item)
             if isinstance(item, Audio):

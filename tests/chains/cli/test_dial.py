@@ -7,13 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import soundfile
 
-from chains.cli.dial import Playback
 from chains.cli.main import main
-from chains.messages import Audio
 from chains.serve import Server
 
 Serve = Callable[..., Awaitable[Server]]
@@ -74,45 +71,3 @@ async def test_a_key_and_a_bad_argument(serve: Serve, tone: Path, capsys: pytest
     assert "wants a key" in capsys.readouterr().err
     assert await chains("dial", server.url, "--wav", str(tone), "--key", "sesame", "--set", "x=1", "--fast") == 2
     assert "has no argument 'x'" in capsys.readouterr().err
-
-
-class Time:
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-def second(turn: int, value: int = 1) -> Audio:
-    return Audio(np.full(1000, value, np.int16), 4000, turn)  # a quarter of a second
-
-
-def test_playback_is_gapless_and_counts_what_was_heard() -> None:
-    time = Time()
-    playback = Playback(time)
-    playback.add(second(1))
-    playback.add(second(1))
-    time.at = 0.3
-    assert playback.played() == {1: pytest.approx(300)}
-    time.at = 1.0
-    playback.add(second(2))
-    time.at = 1.1
-    assert playback.played() == {1: pytest.approx(500), 2: pytest.approx(100)}
-    track = playback.track(4000)
-    assert track[:2000].all() and not track[2000:4000].any() and track[4000:5000].all()
-
-
-def test_a_cleared_turn_is_heard_no_further() -> None:
-    time = Time()
-    playback = Playback(time)
-    playback.add(second(1))
-    playback.add(second(1))
-    time.at = 0.1
-    playback.clear(1)
-    time.at = 2.0
-    assert playback.played() == {1: pytest.approx(100)}
-    time.at = 0.2
-    playback.add(second(2))
-    assert playback.pieces[-1][0] == pytest.approx(0.2)
-    assert np.count_nonzero(playback.track(4000)) == 400 + 1000
