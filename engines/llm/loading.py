@@ -5,6 +5,7 @@ One place, because two threads that import that library at once can each see hal
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from engines.llm.errors import ModelBroken
 __all__ = ["DynamicCache", "load_encoder", "load_model"]
 
 logging.disable_progress_bar()
+
+_ALONE = threading.Lock()
+"""from_pretrained sets torch's default device and type for the whole process meanwhile: two at once lose weights."""
 
 
 def load_model(source: ModelSource, precision: str = "fp32") -> tuple[Any, Any]:
@@ -32,8 +36,9 @@ def load_encoder(source: ModelSource) -> tuple[Any, Any]:
 def _load(kind: Any, source: ModelSource, dtype: torch.dtype) -> tuple[Any, Any]:
     options: dict[str, Any] = {"gguf_file": source.gguf} if source.gguf else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.directory, local_files_only=True, **options)
-        model = kind.from_pretrained(source.directory, local_files_only=True, dtype=dtype, **options)
+        with _ALONE:
+            tokenizer = AutoTokenizer.from_pretrained(source.directory, local_files_only=True, **options)
+            model = kind.from_pretrained(source.directory, local_files_only=True, dtype=dtype, **options)
     except Exception as error:  # whatever the library met: the user gets the file and the reason, not its type
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelBroken(

@@ -113,7 +113,7 @@ class ReferenceEngine:
     ) -> Iterator[TokenEvent | FinishEvent]:
         cache, cached = self._begin(ids, sampling.max_tokens + GUESSES)
         pick, writer = Picker(sampling), Writer(self._decode, sampling)
-        sequence, guessed = list(ids), list[int]()
+        sequence, guessed, untold = list(ids), list[int](), list[int]()
         reason: FinishReason | None = None
         try:
             logits = self._prefill(ids, cache, cancelled)
@@ -122,8 +122,10 @@ class ReferenceEngine:
                 cache.crop(len(sequence) + len(picked) - 1)
                 taken, reason = self._take(picked, writer, sampling.max_tokens - (len(sequence) - len(ids)))
                 sequence += taken
+                untold += taken
                 if delta := writer.take():
-                    yield TokenEvent(delta, tuple(taken))
+                    yield TokenEvent(delta, tuple(untold))
+                    untold = []
                 if reason or cancelled():
                     break
                 left = sampling.max_tokens - (len(sequence) - len(ids))
@@ -131,8 +133,9 @@ class ReferenceEngine:
                 logits = self._step([sequence[-1], *guessed], cache, keep=1 + len(guessed))
         finally:
             self._prefixes.put(sequence, cache)
-        if reason and (rest := writer.finish()):
-            yield TokenEvent(rest, ())
+        rest = writer.finish() if reason else ""
+        if rest or untold:
+            yield TokenEvent(rest, tuple(untold))
         yield FinishEvent(reason or "abort", Usage(len(ids), cached, len(sequence) - len(ids)))
 
     def _take(self, picked: list[int], writer: Writer, room: int) -> tuple[list[int], FinishReason | None]:

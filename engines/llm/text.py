@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 HALF = "\ufffd"
 WINDOW = 16
+LONGEST_CHARACTER = 4  # tokens, each at least a byte
 
 
 def render(tokenizer: Any, prompt: Prompt, *, reply: bool = True) -> list[int]:
@@ -59,10 +60,18 @@ class Detokenizer:
         new = settled[self._shown :]
         self._shown = max(self._shown, len(settled))
         if len(settled) == len(text) and len(self._window) >= WINDOW:
-            # The last token stays as context: some tokenizers write a word's space only behind another word.
-            self._window = self._window[-1:]
-            self._shown = len(self._decode(self._window).rstrip(HALF))
+            self._shorten()
         return new
+
+    def _shorten(self) -> None:
+        """Forget settled tokens, but not the last whole character: some tokenizers write a word's space only
+        behind another word.
+        """
+        for count in range(1, LONGEST_CHARACTER + 1):
+            kept = self._decode(self._window[-count:])
+            if kept and HALF not in kept:
+                self._window, self._shown = self._window[-count:], len(kept)
+                return
 
     def flush(self) -> str:
         """What was held back at the end, with a replacement character for a character that never was completed."""
