@@ -128,7 +128,9 @@ class Drive:
         except asyncio.CancelledError:
             if not hop.reason:
                 self.settle(Cancelled("the code was cancelled from within"))
-        except (Exception, SystemExit) as error:  # a method that calls sys.exit ends its hop, not the process
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a method that calls sys.exit ends its hop, not the process
             detail = describe(error, self.target.node.name)
             outcome, name = "error", detail.type_name
             if not hop.reason:
