@@ -17,6 +17,7 @@ __all__ = [
     "chainlet",
     "depends",
     "method",
+    "remote",
     "Model",
     "Resources",
     "Autoscaling",
@@ -30,14 +31,14 @@ __all__ = [
 if TYPE_CHECKING:
     from chains import errors
     from chains.call import current
-    from chains.dsl.chainlet import Model, chainlet, depends, method
+    from chains.dsl.chainlet import Model, chainlet, depends, method, remote
     from chains.dsl.specs import Autoscaling, Batching, CallOptions, Limits, Resources
     from chains.messages import Audio, Control, Tensor, Text, Tokens
 else:
     # The same list for run time: which module has which names.
     _MODULES = {
         "chains.messages": ("Audio", "Text", "Tokens", "Tensor", "Control"),
-        "chains.dsl.chainlet": ("chainlet", "depends", "method", "Model"),
+        "chains.dsl.chainlet": ("chainlet", "depends", "method", "remote", "Model"),
         "chains.dsl.specs": ("Resources", "Autoscaling", "CallOptions", "Limits", "Batching"),
         "chains.call": ("current",),
     }

@@ -5,6 +5,7 @@ For clients that report what they have played, with or without a loudspeaker.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -78,6 +79,11 @@ class Playback:
                 moved.append((since + pause, Audio(piece.pcm[split:], piece.rate, piece.turn, piece.text)))
         self.pieces = moved
         self.end = max((start + piece.seconds for start, piece in moved), default=0.0)
+
+    async def quiet(self) -> None:
+        """Return once all that has come was heard (real time: for the default `now`)."""
+        while (left := self.end - self.now()) > 0:  # noqa: ASYNC110 - the end moves while more comes
+            await asyncio.sleep(left)
 
     def played(self) -> dict[int, float]:
         """Milliseconds heard of each turn so far."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 
-from chains import Audio, Control, Resources, Text, chainlet, current, depends
+from chains import Audio, Control, Resources, Text, chainlet, current, depends, remote
 from engines.asr.chainlet import Asr
 from engines.llm.chainlet import LLM
 from engines.tts.chainlet import Tts
@@ -40,7 +40,7 @@ class PhoneCall:
     async def warm(self) -> None:
         """What every prompt begins with is computed before the first caller waits for it."""
         for prefix in prompts.prefixes(CLINIC):
-            await self.llm.remember(prefix)
+            await remote(self.llm.remember(prefix))
 
     async def run(self, audio: AsyncIterator[Audio]) -> AsyncIterator[Audio | Text | Control]:
         call = current().call

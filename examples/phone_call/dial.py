@@ -31,6 +31,7 @@ from chains.messages import Audio, Control, Text
 from chains.runtime.deployment import Progress
 from chains.serve import Server
 from chains.spans import table, to_json
+from examples.phone_call.records import summary_of
 
 HERE = Path(__file__).parent
 RATE = 16_000
@@ -68,6 +69,7 @@ class Caller:
 
     began: float = 0.0
     sent: list[NDArray[np.int16]] = field(default_factory=list)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
     _queue: list[NDArray[np.int16]] = field(default_factory=list)
     _line: tuple[Exchange, Line] | None = None
 
@@ -76,10 +78,7 @@ class Caller:
         padded[: len(line.pcm)] = line.pcm
         self._queue = list(padded.reshape(-1, FRAME))
         self._line = (exchange, line)
-
-    @property
-    def speaking(self) -> bool:
-        return bool(self._queue)
+        self.finished.clear()
 
     async def frames(self) -> AsyncIterator[Audio]:
         self.began = due = time.monotonic()
@@ -104,6 +103,7 @@ class Caller:
             exchange.speech_end = time.monotonic()
         if not self._queue:
             self._line = None
+            self.finished.set()
 
 
 class Conversation:
@@ -168,8 +168,7 @@ class Conversation:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self.replied.wait()
-                while time.monotonic() < self.playback.end:
-                    await asyncio.sleep(self.playback.end - time.monotonic())
+                await self.playback.quiet()
         except TimeoutError:
             return False
         await asyncio.sleep(PAUSE_S)
@@ -211,7 +210,7 @@ class Finished:
 
 
 async def converse(url: str, lines: Sequence[Line], *, key: str = "", quiet: bool = False) -> Finished:
-    """Dial `url`, wait for the greeting, say the lines one by one as replies end, and stay until the clinic hangs up."""
+    """Dial `url`, wait for the greeting, say the lines one by one as replies end, stay until the clinic hangs up."""
     caller, playback, exchanges = Caller(), Playback(), list[Exchange]()
     unanswered = 0
     async with connect(url, key=key) as client, client.call("run", audio=caller.frames()) as call:
@@ -228,8 +227,7 @@ async def converse(url: str, lines: Sequence[Line], *, key: str = "", quiet: boo
                 exchanges.append(exchange)
                 conversation.replied.clear()
                 caller.say(line, exchange)
-                while caller.speaking:
-                    await asyncio.sleep(0.02)
+                await caller.finished.wait()
                 unanswered += not await conversation.reply_is_over()
             try:
                 async with asyncio.timeout(2.0 if exchanges else 40.0):
@@ -305,20 +303,17 @@ async def run(arguments: argparse.Namespace) -> int:
             server = await stack.enter_async_context(Server(graph, port=0, progress=progress_line()))
             url = server.url
         finished = await converse(url, lines, key=arguments.key)
-        spans, summary = None, ""
-        if server is not None:
-            from examples.phone_call.records import summary_of
-
-            summary = await summary_of(finished.id)
-            record_of = server.runtime.recorder.find(finished.id)
-            if record_of is not None:
-                spans = to_json(record_of)
-                print(f"\n{table(record_of)}")
-        if summary:
-            print(f"\nsummary: {summary}")
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        record(finished, arguments.out, spans, summary)
-        print(f"\nwrote {arguments.out / 'call.wav'} (caller left, clinic right) and {arguments.out / 'call.json'}")
+    spans, summary = None, ""
+    if server is not None:  # it has stopped: what it does after a call is done
+        summary = await summary_of(finished.id)
+        kept = server.runtime.recorder.find(finished.id)
+        if kept is not None:
+            spans = to_json(kept)
+            print(f"\n{table(kept)}")
+        print(f"\nsummary: {summary or '(none)'}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    record(finished, arguments.out, spans, summary)
+    print(f"\nwrote {arguments.out / 'call.wav'} (caller left, clinic right) and {arguments.out / 'call.json'}")
     return 1 if finished.unanswered else 0
 
 

@@ -19,10 +19,12 @@ from examples.phone_call.clinic import Clinic, read_clinic
 
 QUESTION = "question"
 _WORDS = 0.45
-_COMMON = frozenset(
-    "a an the is are do does did you your i me my we us it to of for in on at and or can could would what which who "
-    "whose how much many when where there be have has with please tell say so this that will get".split()
-)
+_COMMON = {
+    "a", "an", "the", "is", "are", "do", "does", "did", "you", "your", "i", "me", "my", "we", "us", "it", "to",
+    "of", "for", "in", "on", "at", "and", "or", "can", "could", "would", "what", "which", "who", "whose", "how",
+    "much", "many", "when", "where", "there", "be", "have", "has", "with", "please", "tell", "say", "so",
+    "this", "that", "will", "get",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def stems(text: str) -> list[str]:
 
 
 class WordIndex:
-    """Likeness by words: the share of the caller's words, weighed by rarity, that a topic has, misheard ones included."""
+    """Likeness by words: the share of the caller's words (misheard or not) that a topic has, rare ones first."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._bags = [set(stems(text)) for text in texts]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from chains import Control, Text
+from chains import Control, Text, remote
 from examples.phone_call import booking, prompts, records
 from examples.phone_call.clinic import Clinic, Topic
 
@@ -30,8 +30,8 @@ class Mind:
         """The reply to what the caller said, as it is written. Three calls of models start side by side."""
         self.done = False
         llm = self.chain.llm
-        labels = llm.score(prompts.intent(reply.heard), list(prompts.LABELS), prompts.intent(""))
-        found = await self.chain.facts.find(reply.heard)
+        labels = remote(llm.score(prompts.intent(reply.heard), list(prompts.LABELS), prompts.intent("")))
+        found = await remote(self.chain.facts.find(reply.heard))
         fact = self.clinic.facts[found.key]
         answer = self._say(fact, reply.heard)  # begun before the intent is known: most callers ask
         intent = prompts.decide(await labels, found.nearness)
@@ -49,7 +49,8 @@ class Mind:
         self.done = intent == "goodbye"
 
     def _say(self, topic: Topic, heard: str) -> AsyncIterator[Text]:
-        return self.chain.llm.reply(prompts.reply(topic, heard), {"max_tokens": 48, "stop": list(prompts.STOPS)})
+        sampling = {"max_tokens": 48, "stop": list(prompts.STOPS)}
+        return remote(self.chain.llm.reply(prompts.reply(topic, heard), sampling))
 
     def _goes_on(self, intent: prompts.Intent, request: booking.Request, heard: str) -> bool:
         """Whether the words belong to the appointment that is being made."""
@@ -94,7 +95,7 @@ class Mind:
         if len(options) < 2:
             return options[0] if options else ""
         prompt = f"Services: {', '.join(options)}.\nCaller: {heard}\nService:"
-        chosen: str = await self.chain.llm.choose(prompt, [f" {option}" for option in options])
+        chosen = await remote(self.chain.llm.choose(prompt, [f" {option}" for option in options]))
         return chosen.strip()
 
     async def _name(self, heard: str, asked: bool) -> str:
@@ -102,7 +103,8 @@ class Mind:
         low = heard.lower()
         if not asked and not any(sign in low for sign in ("name is", "this is", "i'm ", "i am ", "it's for", "under")):
             return ""
-        text = await self.chain.llm.complete(prompts.name(heard), {"max_tokens": 12, "stop": ["\n"]})
+        sampling = {"max_tokens": 12, "stop": ["\n"]}
+        text = await remote(self.chain.llm.complete(prompts.name(heard), sampling))
         words = [w.strip(".,!? ") for w in text.split()]
         said = [w for w in words if w and w.lower() in low and w[:1].isupper()]
         return " ".join(said[:4])
@@ -112,5 +114,6 @@ class Mind:
         lines = [(line.role, line.text) for line in said]
         text = ""
         if any(role == "user" for role, _ in lines):
-            text = await self.chain.llm.complete(prompts.summary(lines), {"max_tokens": 60, "stop": ["\n"]})
+            sampling = {"max_tokens": 60, "stop": ["\n"]}
+            text = await remote(self.chain.llm.complete(prompts.summary(lines), sampling))
         await records.file_call(self.call, len(lines), text.strip())
