@@ -374,6 +374,10 @@ class OtlpExporter:
     def flush(self) -> None:
         self._processor.force_flush(5_000)
 
+    def close(self) -> None:
+        """Send what is left, and end the SDK's thread."""
+        self._processor.shutdown()
+
     def _span_id(self, id: str) -> int:
         return ((int(id, 16) * 0x9E3779B97F4A7C15) ^ self._salt) % 2**64 or 1
 
