@@ -360,7 +360,7 @@ async def test_spans_reach_an_otlp_receiver(
         await converse(Recorder(clock, exporter=exporter), clock)
         check_spans(receiver)
     finally:
-        exporter._processor.shutdown()
+        exporter.close()
 
 
 def check_spans(receiver: Received) -> None:
@@ -407,7 +407,7 @@ def test_export_is_asked_for_by_the_standard_variables_alone(environ: dict[str, 
         assert isinstance(exporter, OtlpExporter) == asked
     finally:
         if exporter is not None:
-            exporter._processor.shutdown()
+            exporter.close()
 
 
 async def test_nothing_is_exported_unasked(receiver: Received) -> None:
