@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -366,12 +366,33 @@ def test_an_imported_entry_is_not_this_file_s_entry(tmp_path: Path, monkeypatch:
     assert load("whole.py:PhoneCall").entry == "PhoneCall"
 
 
+@chainlet
+class Hints:
+    def __init__(self, words: Sequence[str], table: Mapping[str, int]) -> None:
+        self.words, self.table = words, table
+
+    async def count(self) -> int:
+        return len(self.words)
+
+
 def test_an_abstract_collection_takes_what_is_one() -> None:
     @chainlet(entry=True)
     class Listener:
-        other: Hints = depends(Hints, words=["a", "b"], table={"a": 1})
+        hints: Hints = depends(Hints, words=["a", "b"], table={"a": 1})
 
         async def run(self, text: str) -> str:
             return text
 
     assert build(Listener).nodes["Hints"].arguments["words"] == ["a", "b"]
+
+
+def test_an_abstract_collection_refuses_what_is_none() -> None:
+    @chainlet(entry=True)
+    class Listener:
+        hints: Hints = depends(Hints, words=7, table={"a": 1})
+
+        async def run(self, text: str) -> str:
+            return text
+
+    with pytest.raises(GraphError, match=r"words=7: int, expected Sequence\[str\]"):
+        build(Listener)
