@@ -352,7 +352,7 @@ class Turn(Scope):
     async def __aenter__(self) -> Turn:
         self._host = asyncio.current_task()
         self._token = _scope.set(self)
-        self.arm()
+        self.arm(f"turn {self.number} ran out of time")
         self.call.tell("turn_started", self)
         if self.cancelled and self._host is not None:
             self._interrupted = True

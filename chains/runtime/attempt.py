@@ -215,11 +215,14 @@ class Input(AsyncIterator[Any]):
 
 
 class BlockingInput(Iterator[Any]):
-    """A borrowed stream for a plain `def` method, which reads it in its own thread."""
+    """A borrowed stream for a plain `def` method, which reads it in its own thread. It can be lent on."""
 
     def __init__(self, stream: Input, loop: asyncio.AbstractEventLoop) -> None:
         self._stream = stream
         self._loop = loop
+
+    def __aiter__(self) -> Input:
+        return self._stream
 
     def __next__(self) -> Any:
         more, item = asyncio.run_coroutine_threadsafe(self._step(), self._loop).result()
@@ -268,6 +271,8 @@ class Lender:
 
     def source(self, value: Any, where: str, scope: Scope, window: int) -> tuple[Source, Attempt | None]:
         """How `value` is lent, and through which attempt it came. Raises InvalidValue for what is no stream."""
+        if isinstance(value, BlockingInput):
+            value = aiter(value)
         if isinstance(value, Input):
             return value.source, value.attempt
         if isinstance(value, Channel):

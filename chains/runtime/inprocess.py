@@ -209,7 +209,7 @@ class InProcess:
             raise SettingError(f"call {call.id} is open already", mend="give each call its own id, or none")
         self._calls[call.id] = call
         self.recorder.open(call)
-        call.arm()
+        call.arm("the call ran out of time")
         try:
             with call.activate():
                 yield call

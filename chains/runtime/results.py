@@ -150,8 +150,9 @@ class Reader(AsyncIterator[Any]):
 class _Lent:
     """A hop's stream on loan to another hop."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, reader: Reader | None = None) -> None:
         self._stream = stream
+        self._reader = reader  # kept: a reader that is dropped cancels the stream
         self.producer: Timing | None = stream.timing
         self.ready = stream._channel.ready
         self.take = stream._channel.take
@@ -161,11 +162,18 @@ class _Lent:
 
 
 class BlockingStream(Iterator[Any]):
-    """A stream as a plain `def` method reads it, in its own thread."""
+    """A stream as a plain `def` method reads it, in its own thread. As an argument it is lent, like any stream."""
 
     def __init__(self, stream: Stream, loop: asyncio.AbstractEventLoop) -> None:
+        self._stream = stream
         self._reader = aiter(stream)
         self._loop = loop
+
+    def __aiter__(self) -> Reader:
+        return self._reader
+
+    def as_source(self) -> _Lent:
+        return _Lent(self._stream, self._reader)
 
     def __next__(self) -> Any:
         async def step() -> tuple[bool, Any]:
