@@ -80,6 +80,13 @@ class Desk:
     def blocking_reader(self, words: Iterator[str]) -> str:
         return "+".join(words)
 
+    def blocking_pipe(self, text: str) -> str:
+        return self.ears.join(self.ears.words(text))  # type: ignore[return-value]
+
+    def blocking_relay(self, words: Iterator[str]) -> str:
+        first = next(words)
+        return f"{first}, then {self.ears.join(words)}"  # type: ignore[arg-type]
+
     async def late(self) -> int:
         return await self.hasty.wait()
 
@@ -175,6 +182,11 @@ async def test_blocking_code_that_waits_for_a_hop_is_released_by_a_cancel(runtim
 
 async def test_blocking_code_reads_a_stream(runtime: InProcess) -> None:
     assert await runtime.entry.blocking_reader(runtime.handle("Ears").words("a b c")) == "a+b+c"
+
+
+async def test_blocking_code_passes_streams_on(runtime: InProcess) -> None:
+    assert await runtime.entry.blocking_pipe("a b c") == "a b c"
+    assert await runtime.entry.blocking_relay(runtime.handle("Ears").words("a b c")) == "a, then b c"
 
 
 async def test_the_options_of_a_use_hold_for_it_alone(runtime: InProcess) -> None:

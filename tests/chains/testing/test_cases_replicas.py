@@ -1,4 +1,4 @@
-"""The cases on how replicas share the work are all in the suite; tests/conformance runs them, on sound and on broken runtimes."""
+"""The cases on how replicas share the work are all in the suite; tests/conformance runs them."""
 
 from __future__ import annotations
 
