@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from chains import Limits, Resources, chainlet
 from chains.errors import ModelError
-from engines.llm.embedding import Embedder
 from engines.llm.errors import EngineError
 from examples.phone_call.clinic import Clinic, read_clinic
 
@@ -85,6 +84,8 @@ class Facts:
         self._model = embedder
 
     def load(self) -> None:
+        from engines.llm.embedding import Embedder  # brings torch: not before it is needed
+
         clinic = read_clinic()
         try:
             self._embedder = Embedder.load(self._model)
