@@ -177,7 +177,7 @@ def _follow(
 
 
 def _closed(wait: Wait, seen: tuple[Timing, ...]) -> bool:
-    """Whether following this wait would go in a circle. An input leads back to its maker once: it may wait for others."""
+    """Whether following this wait would go in a circle. An input leads back to its maker, once: it may wait too."""
     return wait.on is not None and seen.count(wait.on) >= (2 if wait.kind == "input" else 1)
 
 
@@ -206,13 +206,17 @@ def _merged(segments: list[Segment]) -> list[Segment]:
 
 @dataclass(frozen=True, slots=True)
 class TurnAccount:
-    """One turn's latency: from `speech_end` (or the turn's start) to `first_audio` (or its end), and its path."""
+    """One turn's latency: from `speech_end` (or the turn's start) to `first_audio` (or its end), and its path.
+
+    `spoken` says that it began with the end of somebody's speech.
+    """
 
     number: int
     start: float
     end: float
     segments: tuple[Segment, ...]
     cancelled: bool
+    spoken: bool = False
 
     @property
     def ms(self) -> float:
@@ -235,7 +239,7 @@ def account(record: CallRecord, turn: Turn) -> TurnAccount | None:
     if root is None or end <= start:
         return None
     path = critical_path(root, start, end, turn.number)
-    return TurnAccount(turn.number, start, end, tuple(path), turn.cancelled)
+    return TurnAccount(turn.number, start, end, tuple(path), turn.cancelled, "speech_end" in turn.marks)
 
 
 def _open_root(record: CallRecord) -> Timing | None:
@@ -267,7 +271,8 @@ def table(record: CallRecord) -> str:
     accounts = [a for turn in record.turns if (a := account(record, turn)) is not None]
     for entry in accounts:
         note = " (cancelled)" if entry.cancelled else ""
-        lines.append(f"  turn {entry.number}: {entry.ms:.0f} ms from end of speech to first audio{note}")
+        since = "from end of speech " if entry.spoken else ""
+        lines.append(f"  turn {entry.number}: {entry.ms:.0f} ms {since}to first audio{note}")
         lines.extend(f"    {name:<44} {ms:8.1f} ms" for name, ms in entry.by_hop() if ms >= 0.05)
     parts = ("serialise", "wire", "queue", "compute", "wait")
     head = f"  {'hop':<32}{'calls':>6}{'errors':>7}" + "".join(f"{part:>11}" for part in parts)
