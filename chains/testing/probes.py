@@ -19,7 +19,7 @@ from chains.messages import Audio, Control, Tensor, Text, Tokens
 
 WINDOW = 64 * 1024
 KILOBYTE = b"x" * 1024
-FOREIGN = "colorsys"  # a module that nobody imports: the name of an error's type must not load it
+FOREIGN = "tabnanny"  # a module that nobody imports: the name of an error's type must not load it
 
 
 class Listed(Exception):
