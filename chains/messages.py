@@ -86,6 +86,10 @@ class Text:
     start_ms: float = 0.0
     end_ms: float = 0.0
 
+    def __post_init__(self) -> None:
+        if type(self.text) is not str or type(self.role) is not str:
+            raise _not_text("Text", self.text if type(self.text) is not str else self.role)
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
@@ -94,6 +98,12 @@ class Tokens:
     ids: tuple[int, ...]
     text: str = ""
     turn: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.text) is not str:
+            raise _not_text("Tokens", self.text)
+        if type(self.ids) is not tuple:
+            raise InvalidValue(f"Tokens.ids is {type(self.ids).__name__}", mend="give a tuple of ints")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,3 +136,13 @@ class Control:
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
     turn: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.kind) is not str:
+            raise _not_text("Control", self.kind)
+        if type(self.data) is not dict:
+            raise InvalidValue(f"Control.data is {type(self.data).__name__}", mend="give a dict of plain JSON")
+
+
+def _not_text(message: str, found: object) -> InvalidValue:
+    return InvalidValue(f"{message} was given {type(found).__name__} for text", mend="give a str")

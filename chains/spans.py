@@ -381,7 +381,7 @@ class OtlpExporter:
 
     def close(self) -> None:
         """Send what is left, and end the SDK's thread."""
-        self._processor.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _span_id(self, id: str) -> int:
         return ((int(id, 16) * 0x9E3779B97F4A7C15) ^ self._salt) % 2**64 or 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,3 +93,19 @@ def test_text_and_tokens_compare_by_value() -> None:
     assert Text("a", turn=1) == Text("a", turn=1) != Text("a", turn=2)
     assert Tokens((1, 2), "ab") == Tokens((1, 2), "ab")
     assert Control("tool") == Control("tool", {})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Text(5),  # type: ignore[arg-type]
+        lambda: Text("a", role=None),  # type: ignore[arg-type]
+        lambda: Tokens([1, 2]),  # type: ignore[arg-type]
+        lambda: Tokens((1,), 7),  # type: ignore[arg-type]
+        lambda: Control(3),  # type: ignore[arg-type]
+        lambda: Control("kind", [1]),  # type: ignore[arg-type]
+    ],
+)
+def test_fields_of_the_wrong_kind_are_refused_where_they_are_made(make: Callable[[], object]) -> None:
+    with pytest.raises(InvalidValue, match="give a"):
+        make()
