@@ -176,10 +176,10 @@ class _Layer:
         self.out = Int8Linear(attention.o_proj.weight, attention.o_proj.bias)
         self.gate_up = Int8Linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]))
         self.down = Int8Linear(mlp.down_proj.weight)
-        self.norm_attention = layer.input_layernorm.weight.detach().float()
-        self.norm_mlp = layer.post_attention_layernorm.weight.detach().float()
+        self.norm_attention = _own(layer.input_layernorm.weight)
+        self.norm_mlp = _own(layer.post_attention_layernorm.weight)
         norms = (getattr(attention, "q_norm", None), getattr(attention, "k_norm", None))
-        self.norm_q, self.norm_k = (None if norm is None else norm.weight.detach().float()[order] for norm in norms)
+        self.norm_q, self.norm_k = (None if norm is None else _own(norm.weight)[order] for norm in norms)
 
 
 class FusedDecoder:
@@ -196,8 +196,8 @@ class FusedDecoder:
         order = torch.arange(self.size).view(2, -1).t().flatten()
         self.rotary = model.model.rotary_emb
         self.layers = [_Layer(layer, order) for layer in model.model.layers]
-        self.embedding = model.model.embed_tokens.weight.detach().float()
-        self.norm = model.model.norm.weight.detach().float()
+        self.embedding = _own(model.model.embed_tokens.weight)
+        self.norm = _own(model.model.norm.weight)
         self.head = Int8Linear(model.lm_head.weight)
 
     def new_cache(self, room: int) -> FusedCache:
@@ -255,6 +255,11 @@ class FusedDecoder:
         q = qk[:, : self.heads].transpose(0, 1)[None]
         seen = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
         return seen[0].transpose(0, 1).reshape(count, -1)
+
+
+def _own(weight: Tensor) -> Tensor:
+    """A copy in fp32: a view would keep the whole checkpoint file mapped."""
+    return weight.detach().to(torch.float32, copy=True)
 
 
 def build(model: Any, precision: str) -> Decoder:

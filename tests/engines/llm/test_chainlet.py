@@ -24,7 +24,7 @@ def chat_of(directory: Path) -> type:
                 yield piece
 
         async def pick(self, text: str) -> str:
-            return await self.llm.choose(text, ["a", "b"])  # type: ignore[misc]
+            return str(await self.llm.choose(text, ["a", "b"]))  # type: ignore[misc]
 
     return Chat
 

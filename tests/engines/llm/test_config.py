@@ -34,7 +34,7 @@ def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
 def test_senseless_engine_settings_are_refused() -> None:
     for settings in ({"precision": "fp4"}, {"threads": 0}, {"prefill_chunk": 0}, {"cache_tokens": -1}):
         with pytest.raises(SettingInvalid):
-            EngineSettings(**settings)  # type: ignore[arg-type]
+            EngineSettings(**settings)
 
 
 def test_the_packaged_model_is_looked_for_where_the_variable_says(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,13 +24,13 @@ from engines.llm.config import EngineSettings, Sampling
 from engines.llm.decoder import FusedDecoder, TransformersDecoder
 from engines.llm.errors import ModelBroken, ModelMissing, PromptTooLong, SettingInvalid
 from engines.llm.reference import GUESSES, ReferenceEngine, Turnstile
-from engines.llm.seam import FinishEvent, Prompt, TokenEvent
+from engines.llm.seam import FinishEvent, Message, Prompt, TokenEvent
 
-SYSTEM = {"role": "system", "content": "You answer the phone of a clinic."}
+SYSTEM: Message = {"role": "system", "content": "You answer the phone of a clinic."}
 
 
 def asked(text: str) -> Prompt:
-    return [SYSTEM, {"role": "user", "content": text}]  # type: ignore[list-item]
+    return [SYSTEM, Message(role="user", content=text)]
 
 
 def collect(events: Iterator[TokenEvent | FinishEvent]) -> tuple[str, list[int], FinishEvent]:
@@ -64,7 +65,7 @@ def test_a_remembered_prefix_changes_no_token(cold: ReferenceEngine) -> None:
     prompt = asked("When do you open?")
     first = collect(cold.generate(prompt, Sampling(max_tokens=16)))
     cold.close()
-    warmed = cold.warm([SYSTEM])  # type: ignore[list-item]
+    warmed = cold.warm([SYSTEM])
     again = collect(cold.generate(prompt, Sampling(max_tokens=16)))
     assert again[:2] == first[:2]
     assert first[2].usage.cached == 0
@@ -223,11 +224,12 @@ def fused_and_plain(model: object, monkeypatch: pytest.MonkeyPatch) -> tuple[tor
     plain = TransformersDecoder(model)
     results = []
     with torch.inference_mode():
-        for decoder in (FusedDecoder(model), plain):
-            cache = decoder.new_cache(4)  # type: ignore[attr-defined]
-            rows = [decoder.forward(torch.arange(3, 12), cache, torch.arange(9))]  # type: ignore[attr-defined]
+        both: list[Any] = [FusedDecoder(model), plain]
+        for decoder in both:
+            cache = decoder.new_cache(4)
+            rows = [decoder.forward(torch.arange(3, 12), cache, torch.arange(9))]
             cache.crop(7)
-            rows += [decoder.forward(torch.tensor([token]), cache, torch.tensor([0])) for token in (4, 9)]  # type: ignore[attr-defined]
+            rows += [decoder.forward(torch.tensor([token]), cache, torch.tensor([0])) for token in (4, 9)]
             results.append(torch.cat(rows))
     return results[0], results[1]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from engines.llm.errors import ModelBroken, ResultInvalid, SettingInvalid
+from engines.llm.seam import Message
 from engines.llm.text import HALF, Detokenizer, StopStrings, parse, render
 from tests.engines.llm.conftest import tiny_tokenizer
 
@@ -120,18 +121,18 @@ def test_a_wrong_result_says_what_was_written_and_what_was_expected(
 
 
 def test_prompts_are_rendered_by_the_chat_template() -> None:
-    ids = render(TOKENIZER, [{"role": "user", "content": "hi"}])
+    ids = render(TOKENIZER, [Message(role="user", content="hi")])
     assert TOKENIZER.decode(ids) == "<|user|>hi<|end|><|assistant|>"
     assert render(TOKENIZER, ids) == ids
 
 
 def test_a_message_of_another_shape_is_refused_with_the_right_one() -> None:
     with pytest.raises(SettingInvalid, match='"role"'):
-        render(TOKENIZER, [{"role": "robot", "content": "hi"}])  # type: ignore[list-item]
+        render(TOKENIZER, [{"role": "robot", "content": "hi"}])  # type: ignore[arg-type]
 
 
 def test_a_model_without_chat_template_says_so() -> None:
     plain = tiny_tokenizer()
     plain.chat_template = None
     with pytest.raises(ModelBroken, match="chat template"):
-        render(plain, [{"role": "user", "content": "hi"}])
+        render(plain, [Message(role="user", content="hi")])
