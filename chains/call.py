@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from chains.errors import Cancelled, ChainsError, DeadlineExceeded, NotFound, Se
 from chains.timing import Clock, Timer, Timing, Work
 
 T = TypeVar("T")
+log = logging.getLogger("chains")
 Undo = Callable[[], None]
 DEADLINE = "deadline"
 
@@ -99,8 +101,15 @@ class Scope:
         self.reason = reason or "cancelled"
         for child in list(self._children):
             child.cancel(self.reason)
+        self._tell(self.reason)
+
+    def _tell(self, reason: str) -> None:
+        """Tell all who listen: one that fails must not keep a cancel from the others."""
         for fn in list(self._on_cancel.values()):
-            fn(self.reason)
+            try:
+                fn(reason)
+            except Exception as error:
+                log.error("a callback on the cancel of a %s failed: %s", self.kind, type(error).__name__)
 
     def on_cancel(self, fn: Callable[[str], None]) -> Undo:
         """Call `fn(reason)` when this is cancelled (at once if it is already). Returns what takes it back."""
@@ -159,8 +168,7 @@ class Scope:
         if self.parent is not None:
             self.parent._children.pop(self, None)
         if self._on_cancel:
-            for fn in list(self._on_cancel.values()):
-                fn(self.reason or f"{self.kind} ended")
+            self._tell(self.reason or f"{self.kind} ended")
             self._on_cancel.clear()
         self._holdable = None
 

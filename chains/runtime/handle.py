@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chains.call import DEADLINE, Hop, current
+from chains.call import DEADLINE, Hop, Scope, current
 from chains.channel import Channel
 from chains.dsl.graph import Edge, Node
 from chains.dsl.signature import Method
@@ -69,14 +69,12 @@ class Bound:
         deadline = None if whole or options.timeout is None else scope.clock.now() + options.timeout
         hop = Hop(scope, self._target.node.name, method.name, deadline)
         out: Channel[Any] | None = Channel(options.window) if method.streams_out else None
-        if line.transfer is not None:
-            for param in method.params:
-                if not param.stream:
-                    values[param.name] = line.transfer(values[param.name], param.checker, hop.timing)
         attempt = Attempt(hop, method, values, out, line.transfer)
-        for name, checker in self._streams.items():
-            source, via = line.lender.source(values[name], f"{method.label}({name})", scope, options.window)
-            attempt.lend(name, source, checker, via).on_ended = self._after_input(hop)
+        try:
+            self._pass_arguments(attempt, scope)
+        except BaseException:  # it never began
+            hop.close()
+            raise
         drive = Drive(attempt, self._target, options, line)
         if deadline is not None:
             hop.arm(f"{hop.timing.label} gave no result within {options.timeout:g} s")
@@ -84,6 +82,17 @@ class Bound:
             return Result(hop, drive)
         hop.attach(out)
         return Stream(hop, out, options, drive)
+
+    def _pass_arguments(self, attempt: Attempt, scope: Scope) -> None:
+        values, line, hop = attempt.values, self._line, attempt.hop
+        if line.transfer is not None:
+            for param in self.method.params:
+                if not param.stream:
+                    values[param.name] = line.transfer(values[param.name], param.checker, hop.timing)
+        for name, checker in self._streams.items():
+            where = f"{self.method.label}({name})"
+            source, via = line.lender.source(values[name], where, scope, self._options.window)
+            attempt.lend(name, source, checker, via).on_ended = self._after_input(hop)
 
     def _after_input(self, hop: Hop) -> Callable[[], None] | None:
         """A unary method on streams has `timeout` seconds from the end of its input."""
