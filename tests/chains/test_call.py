@@ -117,6 +117,20 @@ def test_undo_takes_a_callback_back(call: Call) -> None:
     assert told == ["cancelled"], "of a cancelled scope it was called at once"
 
 
+def test_a_callback_that_fails_keeps_no_cancel_from_the_others(call: Call, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+
+    def fails(reason: str) -> None:
+        raise ValueError("what the caller said")
+
+    for fn in (fails, told.append):
+        call.on_cancel(fn)
+    call.cancel("hang-up")
+    assert told == ["hang-up"]
+    assert "failed: ValueError" in caplog.text
+    assert "what the caller said" not in caplog.text
+
+
 def test_a_callback_may_cancel_and_register_others(call: Call) -> None:
     told: list[str] = []
     hop = hop_in(call)

@@ -132,6 +132,18 @@ async def test_what_is_no_stream_is_refused(runtime: InProcess) -> None:
         runtime.handle("Ears").join(["a"])
 
 
+class Unwilling:
+    def __aiter__(self) -> AsyncIterator[str]:
+        raise ValueError("not today")
+
+
+async def test_a_call_that_cannot_begin_leaves_nothing_in_its_scope(runtime: InProcess) -> None:
+    async with runtime.open_call() as call:
+        with pytest.raises(ValueError, match="not today"):
+            runtime.handle("Ears").join(Unwilling())
+        assert not call._children
+
+
 async def test_outside_of_a_call_there_is_nothing_to_call() -> None:
     async with InProcess(build(Desk), grace=0.0) as runtime:
         with pytest.raises(NotFound, match="open_call"):
