@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
@@ -392,7 +392,8 @@ class Turn(Scope):
             self.close()
         ours = self._interrupted and host.uncancel() == 0
         if ours and not isinstance(error, asyncio.CancelledError):
-            await _absorb_cancel()
+            with suppress(asyncio.CancelledError):  # asked for above, and no await for it to land on until now
+                await asyncio.sleep(0)
         if ours and self.reason.startswith(DEADLINE) and (error is None or isinstance(error, asyncio.CancelledError)):
             raise DeadlineExceeded(
                 f"turn {self.number} ran out of time", mend="give new_turn(deadline_s=...) more seconds"
@@ -410,14 +411,6 @@ class Turn(Scope):
             for task in done:
                 if not task.cancelled() and task.exception() is not None:
                     raise task.exception()  # type: ignore[misc]
-
-
-async def _absorb_cancel() -> None:
-    """Take a cancel that was asked for but had no await to land on."""
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        pass
 
 
 _scope: ContextVar[Scope | None] = ContextVar("chains_scope", default=None)
