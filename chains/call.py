@@ -394,6 +394,8 @@ class Turn(Scope):
         if ours and not isinstance(error, asyncio.CancelledError):
             with suppress(asyncio.CancelledError):  # asked for above, and no await for it to land on until now
                 await asyncio.sleep(0)
+            if host.cancelling():  # somebody else's, that came meanwhile
+                raise asyncio.CancelledError
         if ours and self.reason.startswith(DEADLINE) and (error is None or isinstance(error, asyncio.CancelledError)):
             raise DeadlineExceeded(
                 f"turn {self.number} ran out of time", mend="give new_turn(deadline_s=...) more seconds"
