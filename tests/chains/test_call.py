@@ -348,6 +348,18 @@ async def test_both_cancels_at_once_cancel_the_task(call: Call) -> None:
         await task
 
 
+async def test_a_tasks_cancel_that_comes_while_the_turns_is_absorbed(call: Call) -> None:
+    async def body() -> None:
+        async with call.new_turn() as turn:
+            turn.cancel("barge-in")  # lands after the block, where nothing else awaits
+            asyncio.get_running_loop().call_soon(task.cancel)
+        raise AssertionError("the task was cancelled")
+
+    task = asyncio.ensure_future(body())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_an_error_in_the_block_cancels_what_was_spawned(call: Call) -> None:
     events, ended = watched(call), asyncio.Event()
 

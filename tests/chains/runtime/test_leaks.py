@@ -6,7 +6,7 @@ import asyncio
 import gc
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from chains.runtime.inprocess import InProcess
 from chains.runtime.results import Result, Stream
 from chains.spans import Recorder
 from chains.testing import settle
+from chains.testing.harness import until
 from chains.timing import LoopClock
 
 KINDS = (Attempt, Channel, Drive, Hop, Input, Pump, Result, Stream, Turn, asyncio.Task, asyncio.Future)
@@ -41,6 +42,9 @@ class Source:
 
     async def swallow(self, items: AsyncIterator[int]) -> int:
         return sum([n async for n in items])
+
+    def read(self, items: Iterator[int]) -> int:
+        return sum(items)
 
     async def how_many(self, items: AsyncIterator[int]) -> int:
         count = 0
@@ -121,7 +125,29 @@ async def lends(runtime: InProcess) -> None:
             return
 
 
-WAYS = (breaks, hangs_up, runs_late, drops, is_interrupted, lends)
+async def blocks(runtime: InProcess) -> None:
+    async def microphone() -> AsyncIterator[int]:
+        yield 1
+        reading.set()
+        await asyncio.Event().wait()
+
+    reading = asyncio.Event()
+    async with runtime.open_call() as call:
+        result = runtime.handle("Source").read(microphone())
+        await reading.wait()
+        call.cancel("hang-up")
+        try:
+            await result
+        except ChainsError:
+            pass  # as it should
+
+    async def ended() -> bool:
+        return not any(one.running for one in runtime.load())
+
+    await until(ended, "the thread's end")
+
+
+WAYS = (breaks, hangs_up, runs_late, drops, is_interrupted, lends, blocks)
 
 
 async def cancelled_calls(runtime: InProcess, number: int) -> None:
@@ -143,9 +169,9 @@ def runtime_that_forgets() -> InProcess:
 
 async def test_a_thousand_cancelled_calls_leave_nothing() -> None:
     async with runtime_that_forgets() as runtime:
-        await cancelled_calls(runtime, 120)
+        await cancelled_calls(runtime, 20 * len(WAYS))
         before, tasks = alive(), len(asyncio.all_tasks())
-        await cancelled_calls(runtime, 1_000)
+        await cancelled_calls(runtime, 143 * len(WAYS))
         line: Any = runtime._line
         assert len(asyncio.all_tasks()) == tasks
         assert alive() - before == Counter()
@@ -155,12 +181,12 @@ async def test_a_thousand_cancelled_calls_leave_nothing() -> None:
 
 async def test_a_thousand_cancelled_calls_take_no_memory() -> None:
     async with runtime_that_forgets() as runtime:
-        await cancelled_calls(runtime, 120)
+        await cancelled_calls(runtime, 20 * len(WAYS))
         tracemalloc.start()
         try:
-            await cancelled_calls(runtime, 120)
+            await cancelled_calls(runtime, 20 * len(WAYS))
             before, _ = tracemalloc.get_traced_memory()
-            await cancelled_calls(runtime, 1_000)
+            await cancelled_calls(runtime, 143 * len(WAYS))
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
