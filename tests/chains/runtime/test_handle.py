@@ -174,8 +174,10 @@ async def test_a_stream_that_blocking_code_leaves_is_cancelled(runtime: InProces
 
 
 def running(runtime: InProcess, wanted: bool) -> Any:
+    """Whether all chainlets run something, or none does."""
+
     async def check() -> bool:
-        return any(load.running for load in runtime.load()) == wanted
+        return {bool(load.running) for load in runtime.load()} == {wanted}
 
     return check
 
