@@ -20,17 +20,20 @@ QUESTION = "question"
 _WORDS = 0.45
 _COMMON = {
     "a", "an", "the", "is", "are", "do", "does", "did", "you", "your", "i", "me", "my", "we", "us", "it", "to",
-    "of", "for", "in", "on", "at", "and", "or", "can", "could", "would", "what", "which", "who", "whose", "how",
-    "much", "many", "when", "where", "there", "be", "have", "has", "with", "please", "tell", "say", "so",
+    "of", "for", "in", "on", "at", "and", "or", "can", "could", "would", "what", "which", "whose", "how",
+    "there", "be", "have", "has", "with", "please", "tell", "say", "so",
     "this", "that", "will", "get",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Found:
-    """The fact that is nearest to what was said, and how near the words come to each intent (-1 to 1)."""
+    """`fact` is the one nearest to what was said, `topic` the nearest of facts and manners together; `nearness` is how
+    near the words come to what callers say for each intent, from -1 to 1.
+    """
 
-    key: str
+    fact: str
+    topic: str
     nearness: dict[str, float]
 
 
@@ -103,7 +106,7 @@ class Facts:
         self._words = WordIndex([" ".join((*asked, say)) for _, _, say, asked in topics])
 
     def find(self, text: str) -> Found:
-        """The fact nearest to `text`, whatever the caller wants."""
+        """What of the clinic's topics `text` is about."""
         alike = self._vectors @ self._embedder.embed([text])[0]
         best = np.full(len(self._topics), -1.0)
         np.maximum.at(best, self._owner, alike)
@@ -111,10 +114,9 @@ class Facts:
         nearness: dict[str, float] = {}
         for (_, intent, _, _), near in zip(self._topics, best, strict=True):
             nearness[intent] = max(nearness.get(intent, -1.0), float(near))
-        facts = [
-            (score, key) for (key, intent, _, _), score in zip(self._topics, total, strict=True) if intent == QUESTION
-        ]
-        return Found(max(facts)[1], nearness)
+        ranked = sorted(zip(total, self._topics, strict=True), key=lambda pair: -pair[0])
+        fact = next(key for _, (key, intent, _, _) in ranked if intent == QUESTION)
+        return Found(fact, ranked[0][1][0], nearness)
 
 
 def topics_of(clinic: Clinic) -> list[tuple[str, str, str, list[str]]]:

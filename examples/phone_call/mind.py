@@ -32,8 +32,8 @@ class Mind:
         llm = self.chain.llm
         labels = remote(llm.score(prompts.intent(reply.heard), list(prompts.LABELS), prompts.intent("")))
         found = await remote(self.chain.facts.find(reply.heard))
-        fact = self.clinic.facts[found.key]
-        answer = self._say(fact, reply.heard)  # begun before the intent is known: most callers ask
+        likely = self._topic(found.topic)
+        answer = self._say(likely, reply.heard)  # begun before the intent is known, which mostly agrees
         intent = prompts.decide(await labels, found.nearness)
         request = booking.read_request(reply.heard, self.clinic)
         if intent == "book" or (self.request is not None and self._goes_on(intent, request, reply.heard)):
@@ -41,12 +41,17 @@ class Mind:
             async for piece in self._book(reply, request):
                 yield piece
             return
-        if intent != "question":
-            answer = self._say(self.clinic.manners[intent], reply.heard)
+        topic = self.clinic.facts[found.fact] if intent == "question" else self.clinic.manners[intent]
+        if topic is not likely:
+            answer = self._say(topic, reply.heard)
         async for piece in answer:
             yield piece
         await reply.confirmed.wait()
         self.done = intent == "goodbye"
+
+    def _topic(self, key: str) -> Topic:
+        manners = {str(manner): topic for manner, topic in self.clinic.manners.items()}
+        return self.clinic.facts.get(key) or manners[key]
 
     def _say(self, topic: Topic, heard: str) -> AsyncIterator[Text]:
         sampling = {"max_tokens": 48, "stop": list(prompts.STOPS)}

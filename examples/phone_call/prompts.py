@@ -18,6 +18,7 @@ LABELS: dict[str, Intent] = {
     " goodbye": "goodbye",
 }
 STOPS = ("\n", ". We", ". I", ". The", ". You", "? I", "? The")
+_MODEL, _SHARP = 0.5, 0.08  # how much the model's label weighs beside nearness, and how sharply that decides
 _SYSTEM = "You are the receptionist. Answer the caller with the fact, in one short sentence."
 _SHOTS = (
     ("What time do you open?", " question"),
@@ -93,7 +94,8 @@ def decide(labels: Mapping[str, float], nearness: Mapping[str, float]) -> Intent
     if max(nearness.values()) < 0.25:
         return "unknown"
     scores: dict[Intent, float] = {
-        kind: log(max(labels.get(label, 0.0), 1e-4)) + nearness.get(kind, -1.0) / 0.12 for label, kind in LABELS.items()
+        kind: _MODEL * log(max(labels.get(label, 0.0), 1e-4)) + nearness.get(kind, -1.0) / _SHARP
+        for label, kind in LABELS.items()
     }
-    scores["unknown"] = log(0.25) + nearness.get("unknown", -1.0) / 0.12
+    scores["unknown"] = _MODEL * log(0.25) + nearness.get("unknown", -1.0) / _SHARP
     return max(scores, key=lambda kind: scores[kind])
