@@ -273,7 +273,8 @@ def table(record: CallRecord) -> str:
         note = " (cancelled)" if entry.cancelled else ""
         since = "from end of speech " if entry.spoken else ""
         lines.append(f"  turn {entry.number}: {entry.ms:.0f} ms {since}to first audio{note}")
-        lines.extend(f"    {name:<44} {ms:8.1f} ms" for name, ms in entry.by_hop() if ms >= 0.05)
+        if not entry.cancelled:
+            lines.extend(_path_lines(entry))
     parts = ("serialise", "wire", "queue", "compute", "wait")
     head = f"  {'hop':<32}{'calls':>6}{'errors':>7}" + "".join(f"{part:>11}" for part in parts)
     lines.append(head + "   (ms)")
@@ -281,6 +282,13 @@ def table(record: CallRecord) -> str:
         figures = "".join(f"{row[part]:>11.1f}" for part in parts)
         lines.append(f"  {row['hop']:<32}{row['calls']:>6}{row['errors']:>7}{figures}")
     return "\n".join(lines)
+
+
+def _path_lines(entry: TurnAccount) -> list[str]:
+    """What the turn's time went into; what took less than a millisecond stands together in the last line."""
+    named = [(name, ms) for name, ms in entry.by_hop() if ms >= 1.0]
+    rest = entry.ms - sum(ms for _, ms in named)
+    return [f"    {name:<44} {ms:8.1f} ms" for name, ms in [*named, ("everything else", rest)]]
 
 
 def to_json(record: CallRecord) -> dict[str, Any]:

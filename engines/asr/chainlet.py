@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from chains import Audio, Control, Limits, Resources, Text, chainlet
+from chains import Audio, Control, Limits, Resources, Text, chainlet, current
 from chains.errors import ModelError, SettingError
 from engines.asr.model import Hints, WhisperModel
 from engines.asr.stream import AsrSettings, AsrSettingsError, Request, SegmentTranscriber, Transcript, to_16k
@@ -163,7 +163,8 @@ class _Hearing:
 
     async def _answer(self, request: Request) -> None:
         try:
-            found = await asyncio.to_thread(self._model.transcribe, request.samples, self._hints)
+            with current().work(f"decode ({request.kind})"):
+                found = await asyncio.to_thread(self._model.transcribe, request.samples, self._hints)
         except Exception as error:  # whatever it is, the consumer must hear of it
             self.error = error
             await self.out.put(None)

@@ -41,6 +41,9 @@ class PhoneCall:
         """What every prompt begins with is computed before the first caller waits for it."""
         for prefix in prompts.prefixes(CLINIC):
             await remote(self.llm.remember(prefix))
+        labels = list(prompts.LABELS)
+        await remote(self.llm.score(prompts.intent("Hello."), labels, prompts.intent("")))
+        await remote(self.facts.find("Hello."))
 
     async def run(self, audio: AsyncIterator[Audio]) -> AsyncIterator[Audio | Text | Control]:
         call = current().call
