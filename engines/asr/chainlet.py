@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from chains import Audio, Control, Limits, Resources, Text, chainlet, current
+from chains import Audio, Control, Limits, Resources, Text, chainlet
+from chains.call import current_or_none
 from chains.errors import ModelError, SettingError
 from engines.asr.model import Hints, WhisperModel
 from engines.asr.stream import AsrSettings, AsrSettingsError, Request, SegmentTranscriber, Transcript, to_16k
@@ -163,7 +165,7 @@ class _Hearing:
 
     async def _answer(self, request: Request) -> None:
         try:
-            with current().work(f"decode ({request.kind})"):
+            with _account(f"decode ({request.kind})"):
                 found = await asyncio.to_thread(self._model.transcribe, request.samples, self._hints)
         except Exception as error:  # whatever it is, the consumer must hear of it
             self.error = error
@@ -171,6 +173,12 @@ class _Hearing:
             return
         if self._state is not None:
             self._ask(self._state.take(request, found.text))
+
+
+def _account(name: str) -> AbstractContextManager[None]:
+    """Name the work in the hop's account; outside of a call (the class used by itself) there is none."""
+    scope = current_or_none()
+    return scope.work(name) if scope is not None and scope.hop is not None else nullcontext()
 
 
 def _message(transcript: Transcript) -> Heard:
