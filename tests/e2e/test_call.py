@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from chains.dsl.graph import build
+from chains.dsl.graph import build, load
 from chains.serve import Server
 from examples.phone_call.call import PhoneCall
 from examples.phone_call.conversation import Conversation
+from examples.phone_call.dial import HERE
 from examples.phone_call.records import summary_of
-from tests.e2e.phone import LINES, line_of, phone
+from tests.e2e.phone import line_of, phone
+from tests.e2e.random_weights import write_random_model
 from tests.e2e.scoring import answers
 from tests.e2e.test_scoring import QUESTIONS
 from tests.speech.sounds import not_speech
@@ -26,6 +28,7 @@ EXPECTED: dict[str, dict[str, Any]] = {question["text"]: question for question i
 CLEANING = "How expensive is it to get my teeth professionally cleaned?"
 STREET = "Which street is the clinic on?"
 LATE = "How late can I drop by on a Thursday?"
+GLASSES = "I think I need new glasses. Who would I be seeing?"
 HOLE = "One of my teeth has a hole. How much will I have to pay to get it filled?"
 
 
@@ -144,19 +147,19 @@ async def test_with_random_weights_the_answers_are_gone(
     clinic: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is answered rightly is the model's doing: the same chain with a model that knows nothing fails."""
-    from chains.dsl.graph import load
-    from examples.phone_call import dial
-    from tests.e2e.random_weights import write_random_model
+    handful = [CLEANING, STREET, GLASSES, LATE]
 
-    handful = [CLEANING, STREET, "I think I need new glasses. Who would I be seeing?", LATE]
+    async def right(url: str, text: str) -> bool:
+        async with phone(url) as line, asyncio.timeout(40):
+            exchange = line.start(text)
+            await line.conversation.replied.wait()  # the whole text is there; nobody need hear it to the end
+            return answers(exchange.reply, EXPECTED[text])
 
-    async def right(url: str) -> int:
-        finished = await dial.converse(url, [LINES[text] for text in handful], quiet=True)
-        return sum(answers(exchange.reply, EXPECTED[exchange.said]) for exchange in finished.exchanges)
+    async def score(url: str) -> int:
+        return sum([await right(url, text) for text in handful])
 
     monkeypatch.setenv("CLINIC_LLM", str(await asyncio.to_thread(write_random_model, tmp_path)))
-    knowing = await right(clinic.url)
-    async with Server(load(str(dial.HERE / "call.py")), port=0) as server:
-        guessing = await right(server.url)
+    async with Server(load(str(HERE / "call.py")), port=0) as server:
+        knowing, guessing = await asyncio.gather(score(clinic.url), score(server.url))
     assert knowing >= 3
     assert guessing <= 1
