@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
@@ -18,6 +19,7 @@ from chains.call import Call, Hop
 from chains.dsl.graph import Graph, Node
 from chains.errors import NotFound, SettingError, StartError, Unavailable
 from chains.runtime.attempt import through_codec
+from chains.runtime.cores import share_out
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad, State
 from chains.runtime.drive import Line, Server
 from chains.runtime.handle import Handle, handles_of
@@ -119,6 +121,7 @@ class InProcess:
 
     async def __aenter__(self) -> Self:
         began = self.clock.now()
+        share_out((node.spec.resources for node in self.graph.nodes.values()), os.environ)
         line = self._line = self._line_type(self._transfer, self.recorder.add, self._after)
         self._nodes = {
             name: Replicas(node, self._counts.get(name, 1), self.clock, self._replica_type)
