@@ -26,7 +26,7 @@ export PYTHONUNBUFFERED := 1
 test test-all: export OMP_NUM_THREADS := 1
 test test-all: export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: help setup models setup-dev call test test-all test-speech check fix bench lock clean
+.PHONY: help setup models setup-dev call test test-slow test-all test-speech check fix bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,6 +75,9 @@ test: setup-dev test-speech check ## checks, and every test that takes under 5 s
 
 test-all: setup-dev test-speech check ## every test that this machine can run
 	$(BIN)/python -m pytest $(PYTEST)
+
+test-slow: setup-dev test-speech ## the tests that `make test` leaves out
+	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST)
 
 # Recorded human speech for the tests; without apt the tests that hear it are skipped and say so.
 test-speech: $(VENV)/.dev

@@ -174,8 +174,8 @@ class Method:
         return bound
 
     def _stream(self, param: Param, value: Any) -> Any:
-        if hasattr(value, "__aiter__"):
-            return value
+        if hasattr(value, "__aiter__") or hasattr(value, "__next__") or isinstance(value, list | tuple):
+            return value  # a plain iterator is drawn from in a thread
         found = type(value).__name__
         raise InvalidValue(
             f"{self.label}({param.name}=) is {found}, expected a stream of {param.checker.name}",

@@ -437,7 +437,9 @@ async def test_a_stream_argument_must_be_a_stream() -> None:
     bound = METHODS["stream_in"].bind((stream,), {})
     assert bound == {"audio": stream, "language": "en"}
     await stream.aclose()  # type: ignore[attr-defined]
-    for wrong in ([AUDIO], AUDIO, iter([AUDIO]), asyncio.Queue()):
+    for items in ([AUDIO], iter([AUDIO])):  # code in a thread has plain iterators
+        assert METHODS["stream_in"].bind((items,), {})["audio"] is items
+    for wrong in ("text", AUDIO, 7, {"a": AUDIO}, asyncio.Queue()):
         with pytest.raises(
             InvalidValue, match=r"Ears.stream_in\(audio=\) is .*, expected a stream of Audio; pass an async iterator"
         ):

@@ -59,6 +59,9 @@ class Desk:
     def blocking_stream(self, text: str) -> list[str]:
         return list(self.ears.words(text))  # type: ignore[call-overload, no-any-return]
 
+    def blocking_generator(self, text: str) -> str:
+        return self.ears.join(word for word in text.split())  # type: ignore[arg-type, return-value]
+
     def blocking_break(self, text: str) -> str:
         words: Any = self.ears.words(text)
         for word in words:
@@ -208,3 +211,8 @@ async def test_the_options_of_a_use_hold_for_it_alone(runtime: InProcess) -> Non
         await runtime.entry.late()
     options = [edge.options.timeout for edge in build(Desk).nodes["Desk"].edges.values()]
     assert options == [60.0, 0.05]
+
+
+async def test_blocking_code_passes_a_generator_of_its_own() -> None:
+    async with InProcess(build(Desk)) as runtime, runtime.open_call():
+        assert await runtime.entry.blocking_generator("good morning") == "good morning"
