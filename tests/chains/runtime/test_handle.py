@@ -131,8 +131,8 @@ async def test_arguments_are_checked_before_anything_runs(
 
 
 async def test_what_is_no_stream_is_refused(runtime: InProcess) -> None:
-    with pytest.raises(InvalidValue, match=r"Ears.join\(words=\) is list"):
-        runtime.handle("Ears").join(["a"])
+    with pytest.raises(InvalidValue, match=r"Ears.join\(words=\) is dict"):
+        runtime.handle("Ears").join({"a": 1})
 
 
 class Unwilling:
