@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 from chains import Audio, Control, Resources, Text, chainlet, current, depends, remote
 from engines.asr.chainlet import Asr
 from engines.llm.chainlet import LLM
 from engines.tts.chainlet import Tts
 from engines.vad.chainlet import Vad
-from examples.phone_call import prompts
+from examples.phone_call import prompts, records
 from examples.phone_call.clinic import read_clinic
 from examples.phone_call.conversation import Conversation, Manners
 from examples.phone_call.facts import Facts
@@ -38,7 +39,8 @@ class PhoneCall:
         self.manners = Manners(CLINIC.greeting, patience=patience)
 
     async def warm(self) -> None:
-        """What every prompt begins with is computed before the first caller waits for it."""
+        """What every prompt begins with is computed before the first caller waits for it; the records are ready."""
+        await records.check()
         for prefix in prompts.prefixes(CLINIC):
             await remote(self.llm.remember(prefix))
         labels = list(prompts.LABELS)
@@ -50,5 +52,6 @@ class PhoneCall:
         mind = Mind(self, CLINIC, call.id)
         conversation = Conversation(self, mind, call, self.manners)
         current().after(lambda: mind.summarise(conversation.said))
-        async for item in conversation.run(audio):
-            yield item
+        async with aclosing(conversation.run(audio)) as items:  # closed before the summary is written
+            async for item in items:
+                yield item
