@@ -30,7 +30,7 @@ _BEFORE = re.compile(r"\b(at|around|about|for|by)\s*$", re.I)
 _EXCLUDED = re.compile(r"\b(not|instead of|rather than)\s+((at|on)\s+)?$", re.I)
 _COUNTED = re.compile(  # what follows a number that is no time of day
     r"\s*(\d|%|(dollars?|euros?|pounds|bucks|cents|percent|minutes?|mins?|hours?|days?|weeks?|months?|years?|times|"
-    r"people|persons?|patients?|adults|children|kids|teeth|fillings?|of us|\w+ (street|road|avenue|lane))\b)",
+    r"people|persons?|patients?|adults|children|kids|teeth|fillings?|of|\w+ (street|road|avenue|lane))\b)",
     re.I,
 )
 
