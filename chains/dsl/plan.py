@@ -137,7 +137,8 @@ def _attributes(made: Plan) -> None:
 def _annotated(made: Plan, name: str, meant: Any, dependency: Dependency) -> None:
     protocol = getattr(meant, "_is_protocol", False)
     if (
-        isinstance(meant, type)
+        meant is not Any  # what a Model(...) gives has no name for a type checker
+        and isinstance(meant, type)
         and isinstance(dependency.cls, type)
         and not protocol
         and not issubclass(dependency.cls, meant)

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -396,3 +397,14 @@ def test_an_abstract_collection_refuses_what_is_none() -> None:
 
     with pytest.raises(GraphError, match=r"words=7: int, expected Sequence\[str\]"):
         build(Listener)
+
+
+def test_a_model_may_be_annotated_any() -> None:
+    @chainlet(entry=True)
+    class Desk:
+        facts: Any = depends(Facts)
+
+        async def run(self, text: str) -> str:
+            return text
+
+    assert build(Desk).nodes["Desk"].edges["facts"].target == "Facts"
