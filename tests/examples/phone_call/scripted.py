@@ -284,10 +284,12 @@ class Line:
             self.ended.set()
             self._came.set()
 
-    def block(self) -> asyncio.Event:
-        """Read nothing more until the event is set."""
+    def block(self) -> None:
+        """Read nothing more until `unblock`."""
         self._reads.clear()
-        return self._reads
+
+    def unblock(self) -> None:
+        self._reads.set()
 
     async def until(self, there: Callable[[], bool]) -> None:
         """Until something has come that makes it true: for what a thread is needed for."""

@@ -237,12 +237,12 @@ async def test_no_stale_syllable_comes_after_the_cut_even_if_it_was_on_its_way(r
     """A slow reader: sound that was sent, and not yet taken, is dropped at the way out."""
     async with reception.phone() as line:
         line.script.replies["hours"] = " ".join(["word"] * 400)  # more than the streams' windows hold
-        blocked = line.block()
+        line.block()
         await line.say("hours")
         taken = len(line.heard)
         await line.start()
         await line.final("parking")
-        blocked.set()
+        line.unblock()
         await settle(2000)
         after = [item for item in line.heard[taken:] if isinstance(item, Audio) and item.turn == 2]
         in_windows = 256 * 1024 // (WORD_MS * 16) + 3
@@ -417,6 +417,17 @@ async def test_hanging_up_in_mid_word_stops_everything_and_files_what_was_heard(
     assert await records.summary_of("call") == "The caller called."
 
 
+async def test_hanging_up_while_the_network_is_slow_files_what_was_heard(reception: Clinic) -> None:
+    async with reception.phone() as line:
+        line.script.replies["hours"] = " ".join(["word"] * 400)  # more than the streams' windows hold
+        line.block()
+        await line.say("hours")
+        await line.play(3 * WORD_MS / 1e3)
+        line.call.cancel("hang-up")
+        line.unblock()
+    assert line.script.dialogue[1:] == ["Caller: hours", "Clinic: word word word ..."]
+
+
 async def test_hanging_up_during_the_greeting_is_filed_without_a_summary(reception: Clinic) -> None:
     async with reception.phone(greeted=False) as line:
         await line.hang_up()
@@ -491,6 +502,18 @@ async def test_speaking_into_the_last_goodbye_keeps_the_call(reception: Clinic) 
         await line.play(5.0)
         assert line.kinds == []
         assert not line.ended.is_set()
+
+
+async def test_a_reply_longer_than_the_patience_is_not_talked_into(reception: Clinic) -> None:
+    async with reception.phone() as line:
+        line.script.replies["hours"] = " ".join(["word"] * 100)
+        await line.say("hours")
+        await line.play(1.0)
+        await line.say(NOISE)
+        await line.play(100 * WORD_MS / 1e3)
+        assert {turn for turn, _ in line.sound} == {1, 2}
+        await line.play(12.0)
+        assert line.spoken(3) == "Are you still there?"
 
 
 async def test_noise_in_the_silence_does_not_make_the_clinic_talk(reception: Clinic) -> None:

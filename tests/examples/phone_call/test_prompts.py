@@ -9,7 +9,7 @@ from examples.phone_call import prompts
 from examples.phone_call.clinic import read_clinic
 
 CLINIC = read_clinic()
-EVEN = {label: 0.25 for label in prompts.LABELS}
+EVEN = dict.fromkeys(prompts.LABELS, 0.25)
 
 
 def near(**kinds: float) -> dict[str, float]:
