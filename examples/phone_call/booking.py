@@ -28,6 +28,7 @@ _CLOCK = re.compile(
 )
 _BEFORE = re.compile(r"\b(at|around|about|for|by)\s*$", re.I)
 _EXCLUDED = re.compile(r"\b(not|instead of|rather than)\s+((at|on)\s+)?$", re.I)
+_NEVER_MIND = re.compile(r"\b(never mind|forget (about )?it|leave it|don't book|do not book|cancel (it|that))\b", re.I)
 _COUNTED = re.compile(  # what follows a number that is no time of day
     r"\s*(\d|%|(dollars?|euros?|pounds|bucks|cents|percent|minutes?|mins?|hours?|days?|weeks?|months?|years?|times|"
     r"people|persons?|patients?|adults|children|kids|teeth|fillings?|of|\w+ (street|road|avenue|lane))\b)",
@@ -63,6 +64,11 @@ def read_request(heard: str, clinic: Clinic, asked: str = "") -> Request:
     plain = heard.replace("-", " ")
     services = candidates(heard, clinic)
     return Request(services[0] if len(services) == 1 else "", _day(plain), _time(plain, clinic, bare=asked == "time"))
+
+
+def given_up(heard: str) -> bool:
+    """Whether the caller does not want the appointment any more."""
+    return _NEVER_MIND.search(heard) is not None
 
 
 def candidates(heard: str, clinic: Clinic) -> list[str]:
@@ -156,6 +162,12 @@ def taken(request: Request, doctor: str) -> tuple[Topic, Request]:
     """What the model is to say when somebody else has that time, and what is left of the request."""
     say = f"Doctor {doctor} is not free on {request.day} at {spoken_time(request.time)}. What other time suits you?"
     return _refusal(say), replace(request, time="")
+
+
+def let_go() -> Topic:
+    """What to say when the caller does not want the appointment any more."""
+    say = "All right, I have not booked anything. What else can I do for you?"
+    return Topic(say=say, asked=["Never mind.", "Forget it, please.", "Can you leave it?"])
 
 
 def _refusal(say: str) -> Topic:

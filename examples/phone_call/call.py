@@ -31,8 +31,8 @@ class PhoneCall:
 
     vad: Vad = depends(Vad, end_ms=320)
     asr: Asr = depends(Asr, hotwords=[CLINIC.name, *NAMES], partial_ms=0)
-    facts: Facts = depends(Facts)
-    llm: LLM = depends(LLM, model=MODEL)
+    facts: Facts = depends(Facts, timeout=20.0)
+    llm: LLM = depends(LLM, model=MODEL, timeout=20.0, first=10.0)  # then the caller hears an apology, not silence
     tts: Tts = depends(Tts)
 
     def __init__(self, patience: float = 12.0) -> None:

@@ -254,11 +254,12 @@ class Conversation:
     async def _utter_something(self, reply: Reply, turn: Turn, words: AsyncIterator[Text]) -> None:
         """The words; or, if they do not come, something else. A voice that fails at that too ends the call."""
         try:
-            await self._utter(reply, turn, words)
+            try:
+                await self._utter(reply, turn, words)
+            except Taken:
+                await self._utter(reply, turn, self.mind.taken(reply))
         except Cancelled:
             raise
-        except Taken:
-            await self._utter(reply, turn, self.mind.taken(reply))
         except Exception as error:
             if turn.cancelled:
                 raise

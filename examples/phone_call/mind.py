@@ -40,7 +40,9 @@ class Mind:
         answer = self._say(likely, reply.heard)  # begun before the intent is known, which mostly agrees
         intent = prompts.decide(await labels, found.nearness)
         request = booking.read_request(reply.heard, self.clinic, self.request.missing if self.request else "")
-        if intent == "book" or self._goes_on(intent, request, reply.heard):
+        if self.request is not None and intent != "goodbye" and booking.given_up(reply.heard):
+            reply.plan, topic = Plan(None), booking.let_go()
+        elif intent == "book" or self._goes_on(intent, request, reply.heard):
             del answer
             topic = await self._book(reply, request)
         else:

@@ -26,6 +26,7 @@ from examples.phone_call.facts import Found
 
 RATE = 8000
 WORD_MS = 200  # how long the scripted voice takes for each word
+REAL = build(PhoneCall).nodes["PhoneCall"].edges
 SCRIPTS: dict[str, Script] = {}
 
 
@@ -184,13 +185,13 @@ class Voice:
 
 @chainlet(entry=True)
 class Reception:
-    """The real PhoneCall's code on scripted models."""
+    """The real PhoneCall's code and options on scripted models."""
 
-    vad: Ears = depends(Ears)
-    asr: Scribe = depends(Scribe)
-    facts: Shelf = depends(Shelf)
-    llm: Brain = depends(Brain)
-    tts: Voice = depends(Voice)
+    vad: Ears = depends(Ears, options=REAL["vad"].options)
+    asr: Scribe = depends(Scribe, options=REAL["asr"].options)
+    facts: Shelf = depends(Shelf, options=REAL["facts"].options)
+    llm: Brain = depends(Brain, options=REAL["llm"].options)
+    tts: Voice = depends(Voice, options=REAL["tts"].options)
 
     def __init__(self) -> None:
         PhoneCall.__init__(self)  # type: ignore[arg-type]

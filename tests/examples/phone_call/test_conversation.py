@@ -587,6 +587,31 @@ async def test_a_model_that_writes_nothing_is_no_silence(reception: Clinic) -> N
         assert line.spoken(2) == Manners("").sorry
 
 
+async def test_a_model_that_never_begins_is_not_waited_for_for_ever(reception: Clinic) -> None:
+    async with reception.phone() as line:
+        line.script.words.shut()
+        await line.say("hours")
+        await line.play(11.0)
+        assert line.spoken(2) == Manners("").sorry
+        line.script.words.let(100)
+        await line.say("parking")
+        assert line.spoken(3) == "Answer to parking"
+
+
+async def test_a_reply_may_be_held_for_long(reception: Clinic) -> None:
+    async with reception.phone() as line:
+        line.script.words.shut()
+        await line.say("hours")
+        line.script.words.let(1)
+        await settle()
+        await line.start()
+        await line.play(120.0)
+        await line.final(NOISE)
+        line.script.words.let(100)
+        await settle()
+        assert line.spoken(2) == "Answer to hours"
+
+
 async def test_a_failed_goodbye_does_not_hang_up(reception: Clinic) -> None:
     async with reception.phone() as line:
         line.script.intents["bye"] = "goodbye"

@@ -220,6 +220,32 @@ async def test_only_a_name_that_was_really_said_is_one(reception: Clinic, said: 
     assert [made.name for made in await records.bookings_of("call")] == ([name] if name else [])
 
 
+@pytest.mark.parametrize("said", ["Oh, never mind.", "Please don't book it", "forget about it, Tuesday is bad"])
+async def test_a_caller_may_let_go_of_it(reception: Clinic, said: str) -> None:
+    async with reception.phone() as line:
+        await says(line, WISH, intent="book")
+        assert (await says(line, said)).startswith("All right, I have not booked anything.")
+        assert await says(line, "Ten.") == read_clinic().facts["parking"].say  # no longer a time that was asked for
+    assert await records.bookings_of("call") == []
+
+
+async def test_a_refusal_that_cannot_be_said_is_apologised_for(reception: Clinic) -> None:
+    """Somebody else was faster, and then the model fails too: the call goes on."""
+    async with reception.phone() as line:
+        await says(line, WISH, intent="book")
+        line.script.names[NAME] = "Ada Lane"
+        line.script.replies[NAME] = "never"
+        await line.start()
+        await line.guess(NAME)
+        await prepared(line, BOOKED)
+        await records.book("other", Booking("filling", "James Carter", "Tuesday", "10:00", 45, "Bob Hill"))
+        line.script.replies[NAME] = RuntimeError("broken")
+        await line.end()
+        await line.final(NAME)
+        await line.until(lambda: line.texts[-1] == ("assistant", Manners("").sorry))
+        assert line.error is None
+
+
 async def test_goodbye_in_the_middle_books_nothing_and_hangs_up(reception: Clinic) -> None:
     async with reception.phone() as line:
         await says(line, WISH, intent="book")
