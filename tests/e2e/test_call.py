@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 
 from chains.dsl.graph import build, load
 from chains.serve import Server
+from examples.phone_call import dial
 from examples.phone_call.call import PhoneCall
 from examples.phone_call.conversation import Conversation
-from examples.phone_call.dial import HERE
 from examples.phone_call.records import summary_of
-from tests.e2e.phone import line_of, phone
+from tests.e2e.phone import LINES, line_of, phone
 from tests.e2e.random_weights import write_random_model
 from tests.e2e.scoring import answers
 from tests.e2e.test_scoring import QUESTIONS
@@ -159,7 +160,18 @@ async def test_with_random_weights_the_answers_are_gone(
         return sum([await right(url, text) for text in handful])
 
     monkeypatch.setenv("CLINIC_LLM", str(await asyncio.to_thread(write_random_model, tmp_path)))
-    async with Server(load(str(HERE / "call.py")), port=0) as server:
+    async with Server(load(str(dial.HERE / "call.py")), port=0) as server:
         knowing, guessing = await asyncio.gather(score(clinic.url), score(server.url))
     assert knowing >= 3
     assert guessing <= 1
+
+
+async def test_a_pause_within_a_sentence_gets_one_reply(clinic: Server) -> None:
+    first, second = LINES["Hi there, this is Susan speaking."], LINES[STREET]
+    pause = np.zeros(int(0.2 * dial.RATE), np.int16)  # with the silence at the lines' ends: nearly half a second
+    pcm = np.concatenate((first.pcm, pause, second.pcm))
+    text = f"{first.text} {second.text}"
+    async with phone(clinic.url) as line:
+        exchange = await line.ask(dial.Line(text, pcm, len(pcm) / dial.RATE - 0.1))
+        assert answers(exchange.reply, EXPECTED[STREET]), exchange.reply
+        assert [role for role, _ in line.texts].count("assistant") == 2  # the greeting, and one reply
