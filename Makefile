@@ -84,8 +84,8 @@ test-speech: $(VENV)/.dev
 	@if [ -f tests/speech/fetch.py ]; then $(BIN)/python tests/speech/fetch.py; fi
 
 check: $(VENV)/.dev ## lint, format, types, import contracts
-	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --quiet --check .
+	$(BIN)/ruff check . || { echo 'make fix mends what can be mended by itself'; exit 1; }
+	$(BIN)/ruff format --check . || { echo 'make fix formats them'; exit 1; }
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports --no-logo
 
@@ -105,5 +105,5 @@ lock: | $(BIN)/python ## write requirements/lock.txt anew from a fresh environme
 	@mv build/lock.txt $(LOCK) && rm -rf build/lock && git --no-pager diff --stat -- $(LOCK)
 
 clean: ## remove the environment, caches and what runs left behind
-	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis call.wav call.json
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis call.wav call.json clinic.sqlite*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

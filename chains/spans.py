@@ -208,14 +208,14 @@ def _merged(segments: list[Segment]) -> list[Segment]:
 class TurnAccount:
     """One turn's latency: from `speech_end` (or the turn's start) to `first_audio` (or its end), and its path.
 
-    `spoken` says that it began with the end of somebody's speech.
+    `cancelled` is why it was, "" if it was not; `spoken` says that it began with the end of somebody's speech.
     """
 
     number: int
     start: float
     end: float
     segments: tuple[Segment, ...]
-    cancelled: bool
+    cancelled: str
     spoken: bool = False
 
     @property
@@ -239,7 +239,7 @@ def account(record: CallRecord, turn: Turn) -> TurnAccount | None:
     if root is None or end <= start:
         return None
     path = critical_path(root, start, end, turn.number)
-    return TurnAccount(turn.number, start, end, tuple(path), turn.cancelled, "speech_end" in turn.marks)
+    return TurnAccount(turn.number, start, end, tuple(path), turn.reason, "speech_end" in turn.marks)
 
 
 def _open_root(record: CallRecord) -> Timing | None:
@@ -270,14 +270,14 @@ def table(record: CallRecord) -> str:
     lines = [f"call {record.id}"]
     accounts = [a for turn in record.turns if (a := account(record, turn)) is not None]
     for entry in accounts:
-        note = " (cancelled)" if entry.cancelled else ""
+        note = f" (cancelled: {entry.cancelled})" if entry.cancelled else ""
         since = "from end of speech " if entry.spoken else ""
         lines.append(f"  turn {entry.number}: {entry.ms:.0f} ms {since}to first audio{note}")
         if not entry.cancelled:
             lines.extend(_path_lines(entry))
     parts = ("serialise", "wire", "queue", "compute", "wait")
     head = f"  {'hop':<32}{'calls':>6}{'errors':>7}" + "".join(f"{part:>11}" for part in parts)
-    lines.append(head + "   (ms)")
+    lines.append(head + "   (ms; wait is for other hops, for input and for slow readers)")
     for row in hop_rows(record.hops):
         figures = "".join(f"{row[part]:>11.1f}" for part in parts)
         lines.append(f"  {row['hop']:<32}{row['calls']:>6}{row['errors']:>7}{figures}")

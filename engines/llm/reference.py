@@ -91,11 +91,16 @@ class ReferenceEngine:
         return text.render(self.tokenizer, prompt, reply=reply)
 
     def warm(self, prefix: Prompt) -> int:
-        """Compute a static prefix (system message, examples) once and keep it. The number of its tokens."""
+        """Compute a static prefix (system message, examples) once and keep it. The number of its tokens.
+
+        Before the first caller comes there is nobody to be fair to: several prefixes at once use several cores.
+        """
         ids = self.tokens(prefix, reply=False)
         self._check_length(ids, 0)
         cache, _ = self._begin(ids, 0)
-        self._prefill(ids, cache, never)
+        while cache.length < len(ids):
+            with torch.inference_mode():
+                self._forward(ids[cache.length : cache.length + self.settings.prefill_chunk], cache, keep=1)
         self._prefixes.put(ids, cache, pinned=True)
         return len(ids)
 
@@ -211,9 +216,12 @@ class ReferenceEngine:
 
     def _step(self, ids: list[int], cache: Cache, keep: int) -> Tensor:
         """One step of the model; logits [keep, vocabulary] of its last rows."""
-        rows = torch.arange(len(ids) - keep, len(ids))
         with self._model, torch.inference_mode():
-            return self.decoder.forward(torch.tensor(ids), cache, rows)
+            return self._forward(ids, cache, keep)
+
+    def _forward(self, ids: list[int], cache: Cache, keep: int) -> Tensor:
+        rows = torch.arange(len(ids) - keep, len(ids))
+        return self.decoder.forward(torch.tensor(ids), cache, rows)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -37,7 +37,11 @@ HERE = Path(__file__).parent
 RATE = 16_000
 FRAME = RATE // 50
 AUDIBLE = 10 ** (-45 / 20) * 32768
-PAUSE_S = 0.3
+PAUSE_S = 0.25
+LEGEND = """
+The figure beside a line above is the caller's: from the last sound of what was said to the first sound of the reply.
+A turn of the table counts from where the voice detector heard that end. A cancelled turn was begun on a guess that
+the caller had finished, and withdrawn unheard."""
 PATIENCE_S = 15.0
 
 
@@ -161,7 +165,8 @@ class Conversation:
 
     def show(self, who: str, text: str) -> None:
         if not self._quiet:
-            print(f"{who:>8}: {text}" if who else f"{'':>8}  {text}", flush=True)
+            shown = "".join(c if c.isprintable() else "?" for c in text)  # a model may write anything
+            print(f"{who:>8}: {shown}" if who else f"{'':>8}  {shown}", flush=True)
 
     async def reply_is_over(self) -> bool:
         """Wait until a reply has come and been played; False when none came."""
@@ -309,7 +314,7 @@ async def run(arguments: argparse.Namespace) -> int:
         kept = server.runtime.recorder.find(finished.id)
         if kept is not None:
             spans = to_json(kept)
-            print(f"\n{table(kept)}")
+            print(f"\n{table(kept)}\n{LEGEND}")
         print(f"\nsummary: {summary or '(none)'}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     record(finished, arguments.out, spans, summary)
