@@ -156,7 +156,7 @@ class SegmentTranscriber:
         segment.ended = True
         if segment.asked != segment.version:
             return [self._ask(segment, "final")]
-        return [*self._settled(segment)]
+        return [*self._settled()]
 
     def take(self, request: Request, text: str) -> list[Transcript]:
         """The text of `request` has come. A stale one gives nothing."""
@@ -166,21 +166,24 @@ class SegmentTranscriber:
         if request.part < segment.part:
             if request.kind == "final":
                 segment.cut[request.part] = text
-            return self._settled(segment)
+            return self._settled()
         if request.version != segment.version or (request.kind == "partial" and segment.known is not None):
             return []
         if request.kind != "partial":
             segment.known = text
         if segment.ended:
-            return self._settled(segment)
+            return self._settled()
         return [self._transcript(segment, request.kind, text)] if text else []
 
-    def _settled(self, segment: _Segment) -> list[Transcript]:
-        """The final transcript, once, as soon as the segment has ended and all of it is known."""
-        if not segment.complete():
-            return []
-        del self._segments[segment.number]
-        return [self._transcript(segment, "final", segment.known or "")]
+    def _settled(self) -> list[Transcript]:
+        """Final transcripts, each once: in the order of speech, so a short segment waits for the one before it."""
+        settled = []
+        for segment in list(self._segments.values()):  # in the order in which they began
+            if not segment.complete():
+                break
+            del self._segments[segment.number]
+            settled.append(self._transcript(segment, "final", segment.known or ""))
+        return settled
 
     def _transcript(self, segment: _Segment, kind: Kind, text: str) -> Transcript:
         return Transcript(segment.number, kind, segment.text(text), segment.start_ms, segment.end_ms)

@@ -80,6 +80,20 @@ def test_a_late_text_belongs_to_its_own_segment() -> None:
     assert stream.end(3000) == [Transcript(2, "final", "two", 2000, 3000)]
 
 
+def test_a_short_segment_waits_for_the_longer_one_before_it() -> None:
+    stream = started()
+    first = only(stream.end(1500))
+    stream.start(2, 2000)
+    stream.push(SECOND[:3200])
+    second = only(stream.end(2200))
+    assert stream.take(second, "yes") == []
+    assert stream.take(first, "hello") == [
+        Transcript(1, "final", "hello", 500, 1500),
+        Transcript(2, "final", "yes", 2000, 2200),
+    ]
+    assert stream.waiting == 0
+
+
 def test_a_cough_ends_with_an_empty_text() -> None:
     stream = started()
     guess = only(stream.maybe_end(1500))
