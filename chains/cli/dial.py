@@ -73,6 +73,8 @@ def dial(arguments: argparse.Namespace) -> int:
         raise SettingError(
             f"--rate is {arguments.rate}", mend="give samples per second, e.g. 16000, or 8000 for a telephone"
         )
+    if arguments.out:
+        audio.check_writable(arguments.out)
     with ExitStack() as stack:
         source, speaker = _source(arguments, stack)
         client = connect(arguments.url, key=arguments.key, rate=arguments.rate, encoding=arguments.encoding)

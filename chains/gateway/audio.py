@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,14 +34,14 @@ def read(source: str | Path | bytes, rate: int | None = None) -> Audio:
     try:
         samples, own_rate = soundfile.read(io.BytesIO(source), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        found = str(error.error_string).rstrip(".")
+        found = _words(str(error.error_string))
         raise MediaError(f"{name} cannot be read as audio: {found}", mend=f"give a {READABLE} file") from None
     if not len(samples):
         raise MediaError(f"{name} holds no samples", mend="record again; the file has a header and nothing in it")
     if not np.isfinite(samples).all():
         raise MediaError(f"{name} holds samples that are no numbers", mend="export it again as 16-bit PCM")
     if own_rate not in RATES:
-        raise MediaError(f"{name} is at {own_rate} samples a second", mend="export it at 8000 to 48000")
+        raise MediaError(f"{name} is at {own_rate} samples a second", mend="export it at a rate from 8000 to 192000")
     mono = samples.mean(axis=1)
     return Audio.from_float(_resampled(mono, own_rate, rate or own_rate), rate or own_rate)
 
@@ -82,6 +83,23 @@ def write_wav(path: str | Path, pcm: NDArray[np.int16], rate: int) -> None:
         soundfile.write(str(path), pcm, rate, format="WAV", subtype="PCM_16")
     except (soundfile.LibsndfileError, OSError) as error:
         raise MediaError(f"{path} cannot be written: {error}", mend="check its folder and rights") from None
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises MediaError now for a file that could not be written later, when what goes into it would be lost."""
+    place = Path(path)
+    folder = place.parent
+    if place.is_dir():
+        raise MediaError(f"{place} is a folder", mend="give the name of a file in it")
+    if not folder.is_dir():
+        raise MediaError(f"{place} cannot be written: there is no folder {folder}", mend=f"mkdir -p {folder}")
+    if not os.access(place if place.exists() else folder, os.W_OK):
+        raise MediaError(f"{place} cannot be written: no right to", mend="choose another file, or change its rights")
+
+
+def _words(reason: str) -> str:
+    """What the library says, without its internals."""
+    return "its header makes no sense" if "internal error" in reason.lower() else reason.rstrip(".")
 
 
 def resample(audio: Audio, rate: int) -> Audio:

@@ -26,7 +26,7 @@ from chains.client import ClientCall, connect
 from chains.client.playback import Playback
 from chains.dsl.graph import load
 from chains.errors import ChainsError, SettingError
-from chains.gateway.audio import read, write_wav
+from chains.gateway.audio import check_writable, read, write_wav
 from chains.messages import Audio, Control, Text
 from chains.runtime.deployment import Progress
 from chains.serve import Server
@@ -300,6 +300,9 @@ def progress_line() -> Any:
 
 async def run(arguments: argparse.Namespace) -> int:
     lines = read_lines(arguments.lines)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in ("call.wav", "call.json"):
+        check_writable(arguments.out / name)
     async with AsyncExitStack() as stack:
         server: Server | None = None
         url = arguments.url
@@ -316,7 +319,6 @@ async def run(arguments: argparse.Namespace) -> int:
             spans = to_json(kept)
             print(f"\n{table(kept)}\n{LEGEND}")
         print(f"\nsummary: {summary or '(none)'}")
-    arguments.out.mkdir(parents=True, exist_ok=True)
     record(finished, arguments.out, spans, summary)
     print(f"\nwrote {arguments.out / 'call.wav'} (caller left, clinic right) and {arguments.out / 'call.json'}")
     return 1 if finished.unanswered else 0

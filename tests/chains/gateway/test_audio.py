@@ -109,3 +109,22 @@ def test_a_flushed_stream_starts_anew() -> None:
     first = np.concatenate([resampler.push(tone(440, 24000)), resampler.flush()])
     second = np.concatenate([resampler.push(tone(440, 24000)), resampler.flush()])
     np.testing.assert_array_equal(first, second)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_call(tmp_path: Path) -> None:
+    audio.check_writable(tmp_path / "new.wav")
+    with pytest.raises(MediaError, match=r"there is no folder .*mkdir -p"):
+        audio.check_writable(tmp_path / "nowhere" / "new.wav")
+    with pytest.raises(MediaError, match="is a folder"):
+        audio.check_writable(tmp_path)
+
+
+def test_a_header_that_makes_no_sense_is_told_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "odd.wav"
+    audio.write_wav(path, np.zeros(800, np.int16), 16000)
+    content = bytearray(path.read_bytes())
+    content[24:28] = (0).to_bytes(4, "little")  # samples per second
+    path.write_bytes(content)
+    with pytest.raises(MediaError) as caught:
+        audio.read(path)
+    assert "SF_INFO" not in str(caught.value)
