@@ -1,4 +1,4 @@
-"""Call, turn and hop: the scopes of a conversation. They nest, and cancelling one cancels what was opened inside it.
+"""Call, turn and hop: the scopes of a conversation. They nest; cancelling one cancels what was opened inside it.
 
 A *call* is one conversation, a *turn* one exchange in it, a *hop* one method call on a chainlet. The scope that the
 running code belongs to is `current()`; tasks inherit it. Scopes are used from the event loop's thread alone; blocking
@@ -237,8 +237,8 @@ class Played:
         self._changed = asyncio.Event()
 
     def report(self, turn: int, ms: float) -> None:
-        """The client has played `ms` of turn `turn`; a smaller figure than before is ignored."""
-        if ms > self._ms.get(turn, -1.0):
+        """The client has played `ms` of turn `turn`; a smaller figure than before, or a 10,001st turn, is ignored."""
+        if ms > self._ms.get(turn, -1.0) and (turn in self._ms or len(self._ms) < 10_000):
             self._ms[turn] = ms
             self._changed.set()
             self._changed = asyncio.Event()

@@ -74,7 +74,7 @@ class Played(_FromClient, frozen=True, tag="played"):
     """So many milliseconds of the turn's audio have been heard so far."""
 
     turn: _Turn
-    ms: Annotated[float, msgspec.Meta(ge=0)]
+    ms: Annotated[float, msgspec.Meta(ge=0, le=86_400_000)]
 
 
 class Hold(_FromClient, frozen=True, tag="hold"):
@@ -111,13 +111,19 @@ def decode_client(text: str) -> ClientFrame:
     except msgspec.ValidationError as error:
         known = ", ".join(CLIENT_TYPES)
         raise ProtocolError(
-            f"frame not understood: {error}",
+            f"frame not understood: {_short(error)}",
             mend=f'send a JSON object whose "type" is one of {known} with the fields of docs/protocol.md',
         ) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ProtocolError(
-            f"text frame is not JSON: {error}", mend='send one JSON object, e.g. {"type":"end","stream":0}'
+            f"text frame is not JSON: {_short(error)}", mend='send one JSON object, e.g. {"type":"end","stream":0}'
         ) from None
+
+
+def _short(found: object) -> str:
+    """What a peer sent is not sent back whole."""
+    text = str(found)
+    return text if len(text) <= 160 else f"{text[:160]}..."
 
 
 def encode_client(frame: ClientFrame) -> str:
@@ -279,11 +285,13 @@ def from_kind(kind: str, value: Any) -> Value:
         try:
             return msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
-            raise ProtocolError(f"this is no {kind} item: {error}", mend="see the kinds in docs/protocol.md") from None
+            raise ProtocolError(
+                f"this is no {kind} item: {_short(error)}", mend="see the kinds in docs/protocol.md"
+            ) from None
     if kind in ("", "value"):
         return value
     known = ", ".join((*_MESSAGES, "value"))
-    raise ProtocolError(f"item kind {kind!r} is not known", mend=f"use one of {known}, or leave it out")
+    raise ProtocolError(f"item kind {_short(kind)!r} is not known", mend=f"use one of {known}, or leave it out")
 
 
 # -- errors

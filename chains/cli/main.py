@@ -64,6 +64,17 @@ def _version() -> str:
         return "(not installed)"
 
 
+def _seconds(text: str) -> float:
+    """A time that can be waited: above 0 and finite."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < 86_400.0:
+        raise argparse.ArgumentTypeError(f"{text} is no time to wait; give seconds above 0")
+    return seconds
+
+
 def _add_plugins(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[str]:
     """Commands of other packages. One that cannot be loaded costs its own commands and no others."""
     broken = []
@@ -113,8 +124,10 @@ def _add_dial(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     dial.add_argument("--encoding", choices=("pcm16", "mulaw"), default="pcm16")
     dial.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another argument of the method")
     dial.add_argument("--key", default="", help="the server's bearer key")
-    dial.add_argument("--quiet", type=float, default=3.0, metavar="S", help="hang up so long after the last reply (3)")
-    dial.add_argument("--patience", type=float, default=20.0, metavar="S", help="wait so long for a reply (20)")
+    dial.add_argument(
+        "--quiet", type=_seconds, default=3.0, metavar="S", help="hang up so long after the last reply (3)"
+    )
+    dial.add_argument("--patience", type=_seconds, default=20.0, metavar="S", help="wait so long for a reply (20)")
     dial.add_argument("--debug", action="store_true", help="show the traceback of an error")
     dial.set_defaults(command=_dial, fast=False)
 

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from chains import protocol
-from chains.client.reach import CALL_PATH, address, bad_url, broke_off, dial, refused, unreachable
+from chains.client.reach import CALL_PATH, address, bad_url, bearer, broke_off, dial, refused, unreachable
 from chains.dsl.arrays import dump_array
 from chains.errors import Cancelled, InvalidValue, ProtocolError, Unavailable
 
@@ -44,7 +44,7 @@ class Client:
     def __init__(self, url: str, key: str, audio: protocol.AudioFormat, window: int | None, timeout: float) -> None:
         self.base, self.method = address(url)
         self.audio, self.window, self.timeout, self.key = audio, window, timeout, key
-        self.headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.headers = bearer(key)
         self._http = httpx.AsyncClient(
             base_url=self.base, headers=self.headers, timeout=httpx.Timeout(None, connect=timeout)
         )

@@ -23,11 +23,26 @@ _quiet.setLevel(logging.WARNING)
 def address(url: str) -> tuple[str, str]:
     """(http base, default method) of a URL. Raises SettingError for one that is none."""
     parts = urlsplit(url if "://" in url else f"ws://{url}")
+    try:
+        parts.port  # noqa: B018 - reading it is what checks it
+    except ValueError:
+        raise SettingError(f"the port in {url!r} is none", mend="write 1 to 65535, e.g. ws://127.0.0.1:8000") from None
     scheme = {"ws": "http", "wss": "https", "http": "http", "https": "https"}.get(parts.scheme)
     if scheme is None or not parts.netloc or not parts.hostname:
         raise bad_url(url)
     prefix, found, method = parts.path.partition(CALL_PATH)
     return f"{scheme}://{parts.netloc}{prefix.rstrip('/')}", method.strip("/") if found else ""
+
+
+def bearer(key: str) -> dict[str, str]:
+    """The header that shows `key`. Raises SettingError for one that no header can carry."""
+    if not key:
+        return {}
+    if not key.isascii() or not key.isprintable():
+        raise SettingError(
+            "the key is not of printable ASCII characters", mend="copy it again, without quotes or spaces"
+        )
+    return {"authorization": f"Bearer {key}"}
 
 
 def bad_url(url: str) -> SettingError:
@@ -69,7 +84,7 @@ def refused(status: int, body: bytes, base: str) -> BaseException:
     if status in (401, 403):
         return Unauthenticated(f"{base} refused with HTTP {status}", mend="give key=, and list the page's origin")
     if status == 404:
-        return NotFound(f"there is no gateway at {base} (HTTP 404)", mend="check the path of the URL")
+        return NotFound(f"there is no gateway at {base} (HTTP 404)", mend="leave the path out of the URL")
     return Unavailable(f"{base} answered HTTP {status}", mend="is this a Chains gateway, and is it up?")
 
 

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from chains import protocol
 from chains.call import Call, Turn
 from chains.dsl.signature import Method
-from chains.errors import Cancelled, ChainsError, DeadlineExceeded, LimitExceeded, ProtocolError
+from chains.errors import Cancelled, ChainsError, DeadlineExceeded, InvalidValue, LimitExceeded, ProtocolError
 from chains.gateway.audio import AtRate
 from chains.gateway.session import Gateway, Inbox, bind
 from chains.messages import Audio
@@ -231,7 +231,7 @@ class Connection:
         match frame:
             case protocol.Item():
                 inbox = self._inbox(frame.stream)
-                inbox.put_plain(frame.value, frame.kind, size)
+                self._put_plain(inbox, frame, size)
                 await self._until_room(inbox)
             case protocol.End():
                 self._inbox(frame.stream).end()
@@ -246,11 +246,19 @@ class Connection:
             case protocol.Resume():
                 call.resume()
             case protocol.Cancel():
-                call.cancel(frame.reason)
+                call.cancel(frame.reason[:160])
             case protocol.Ping():
                 self._control("pong", id=frame.id)
             case _:
                 raise ProtocolError("a second open frame came", mend="open another connection for another call")
+
+    def _put_plain(self, inbox: Inbox, frame: protocol.Item, size: int) -> None:
+        try:
+            inbox.put_plain(frame.value, frame.kind, size)
+        except InvalidValue as error:
+            name = inbox.param.checker.name
+            mend = error.mend or f"send items of {name}; audio and tensors go in binary frames (docs/protocol.md)"
+            raise InvalidValue(error.message, mend=mend) from None
 
     def _inbox(self, stream: str | int) -> Inbox:
         for index, inbox in enumerate(self.inboxes):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chains.client import connect
-from chains.client.reach import address
+from chains.client.reach import address, bearer
 from chains.errors import NotFound, SettingError, Unavailable
 
 
@@ -53,3 +53,17 @@ async def test_nobody_there_and_somebody_else_there() -> None:
         with pytest.raises(NotFound, match="no gateway"):
             async with client.call("run"):
                 pass
+
+
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:99999", "127.0.0.1:none", "http://host:-1"])
+def test_a_port_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(SettingError, match="port"):
+        address(url)
+
+
+def test_a_key_that_no_header_can_carry_is_told() -> None:
+    assert bearer("") == {}
+    assert bearer("abc") == {"authorization": "Bearer abc"}
+    for key in ("wrongé", "two\nlines"):
+        with pytest.raises(SettingError, match="printable ASCII"):
+            bearer(key)
