@@ -99,6 +99,14 @@ class LLM:
         except EngineError as error:
             raise translated(error) from error
 
+    def prepare(self, prefixes: list[Messages | str]) -> int:
+        """`remember` for many, beside whatever else is to be done; returns at once with their number."""
+        try:
+            self._engine.prepare([_prompt(prefix) for prefix in prefixes])
+            return len(prefixes)
+        except EngineError as error:
+            raise translated(error) from error
+
 
 @chainlet(resources=Resources(cpu=1, memory="512MiB"), limits=Limits(running=16, queued=64))
 class Embeddings:

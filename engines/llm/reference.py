@@ -71,6 +71,8 @@ class ReferenceEngine:
         self._ends = ends
         self._model = Turnstile()
         self._prefixes = PrefixStore(settings.cache_tokens)
+        self._epoch = 0  # threads that prepare stop when it changes
+        self._preparing: list[threading.Thread] = []
         self._priors: dict[tuple[tuple[int, ...], choice.ChoiceTree], list[float]] = {}
 
     @classmethod
@@ -91,18 +93,29 @@ class ReferenceEngine:
         return text.render(self.tokenizer, prompt, reply=reply)
 
     def warm(self, prefix: Prompt) -> int:
-        """Compute a static prefix (system message, examples) once and keep it. The number of its tokens.
-
-        Before the first caller comes there is nobody to be fair to: several prefixes at once use several cores.
-        """
+        """Compute a static prefix (system message, examples) once and keep it. The number of its tokens."""
         ids = self.tokens(prefix, reply=False)
         self._check_length(ids, 0)
         cache, _ = self._begin(ids, 0)
-        while cache.length < len(ids):
-            with torch.inference_mode():
-                self._forward(ids[cache.length : cache.length + self.settings.prefill_chunk], cache, keep=1)
+        self._prefill(ids, cache, never)
         self._prefixes.put(ids, cache, pinned=True)
         return len(ids)
+
+    def prepare(self, prefixes: Sequence[Prompt]) -> threading.Thread:
+        """`warm` for many, in a thread of its own that takes turns with requests; `close` ends it. For what is likely
+        to be needed soon, and merely slower when it is needed sooner. Raises at once for a prefix that is too long.
+        """
+        for prefix in prefixes:
+            self._check_length(self.tokens(prefix, reply=False), 0)
+        thread = threading.Thread(target=self._prepare, args=(list(prefixes), self._epoch), daemon=True)
+        self._preparing.append(thread)
+        thread.start()
+        return thread
+
+    def _prepare(self, prefixes: Sequence[Prompt], epoch: int) -> None:
+        for prefix in prefixes:
+            if self._epoch == epoch:
+                self.warm(prefix)
 
     def generate(
         self, prompt: Prompt, sampling: Sampling | None = None, cancelled: Callable[[], bool] = never
@@ -196,6 +209,9 @@ class ReferenceEngine:
 
     def close(self) -> None:
         """Forget the remembered prefixes; the weights go with the engine."""
+        self._epoch += 1
+        while self._preparing:
+            self._preparing.pop().join()  # a thread inside torch must not meet the end of the process
         self._prefixes.clear()
 
     def _begin(self, ids: list[int], room: int) -> tuple[Cache, int]:
@@ -216,12 +232,9 @@ class ReferenceEngine:
 
     def _step(self, ids: list[int], cache: Cache, keep: int) -> Tensor:
         """One step of the model; logits [keep, vocabulary] of its last rows."""
-        with self._model, torch.inference_mode():
-            return self._forward(ids, cache, keep)
-
-    def _forward(self, ids: list[int], cache: Cache, keep: int) -> Tensor:
         rows = torch.arange(len(ids) - keep, len(ids))
-        return self.decoder.forward(torch.tensor(ids), cache, rows)
+        with self._model, torch.inference_mode():
+            return self.decoder.forward(torch.tensor(ids), cache, rows)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

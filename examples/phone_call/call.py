@@ -5,7 +5,6 @@ chains run examples/phone_call/call.py
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -42,13 +41,8 @@ class PhoneCall:
     async def warm(self) -> None:
         """What every prompt begins with is computed before the first caller waits for it; the records are ready."""
         await records.check()
-        room = asyncio.Semaphore(os.cpu_count() or 1)
-
-        async def remember(prefix: prompts.Prompt | str) -> None:
-            async with room:
-                await remote(self.llm.remember(prefix))
-
-        await asyncio.gather(*(remember(prefix) for prefix in prompts.prefixes(CLINIC)))
+        await remote(self.llm.remember(prompts.intent_prefix()))
+        await remote(self.llm.prepare(prompts.reply_prefixes(CLINIC)))  # while the greeting is said
         labels = list(prompts.LABELS)
         await remote(self.llm.score(prompts.intent("Hello."), labels, prompts.intent("")))
         await remote(self.facts.find("Hello."))

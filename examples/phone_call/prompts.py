@@ -83,10 +83,14 @@ def summary(lines: Sequence[tuple[str, str]]) -> str:
     return _CALL + "".join(f"{who[role]}: {text}\n" for role, text in lines[-12:]) + "Summary:"
 
 
-def prefixes(clinic: Clinic) -> list[Prompt | str]:
-    """What prompts begin with, to be computed once: each fact's examples, and the labels' examples."""
-    topics = [*clinic.facts.values(), *clinic.manners.values()]
-    return [*(reply(topic, "")[:-1] for topic in topics), intent("")[: -len("\nLabel:")].rstrip()]
+def intent_prefix() -> str:
+    """What every intent prompt begins with: to be computed once."""
+    return intent("")[: -len("\nLabel:")].rstrip()
+
+
+def reply_prefixes(clinic: Clinic) -> list[Prompt | str]:
+    """What the replies' prompts begin with, each topic's examples: to be computed once."""
+    return [reply(topic, "")[:-1] for topic in [*clinic.manners.values(), *clinic.facts.values()]]
 
 
 def decide(labels: Mapping[str, float], nearness: Mapping[str, float]) -> Intent:

@@ -304,3 +304,30 @@ def test_the_packaged_model_repeats_the_fact_it_was_given(packaged: ReferenceEng
     text, _, finish = collect(packaged.generate(prompt, Sampling(max_tokens=30)))  # type: ignore[arg-type]
     assert "80" in text
     assert finish.reason == "stop"
+
+
+def test_prefixes_that_are_prepared_are_known_afterwards(cold: ReferenceEngine) -> None:
+    prefixes = ["one beginning, ", "another beginning, "]
+    cold.prepare(prefixes).join()
+    events = list(cold.generate("another beginning, and more", Sampling(max_tokens=2)))
+    finish = events[-1]
+    assert isinstance(finish, FinishEvent) and finish.usage.cached >= len("another beginning, ")
+
+
+def test_a_closed_engine_prepares_no_further(cold: ReferenceEngine) -> None:
+    before = cold._epoch
+    with cold._model:  # nobody gets a step meanwhile
+        thread = cold.prepare(["one beginning, ", "another beginning, ", "a third beginning, "])
+        closing = threading.Thread(target=cold.close)
+        closing.start()
+        while cold._epoch == before:
+            closing.join(0.001)
+    closing.join()
+    assert not thread.is_alive()
+    finish = list(cold.generate("a third beginning, and more", Sampling(max_tokens=2)))[-1]
+    assert isinstance(finish, FinishEvent) and finish.usage.cached == 0
+
+
+def test_a_prefix_that_is_too_long_is_refused_before_any_is_prepared(cold: ReferenceEngine) -> None:
+    with pytest.raises(PromptTooLong):
+        cold.prepare(["short", "x" * 2_000])

@@ -166,6 +166,9 @@ class Brain:
     async def remember(self, prefix: list[dict[str, str]] | str) -> int:
         return 0
 
+    async def prepare(self, prefixes: list[list[dict[str, str]] | str]) -> int:
+        return len(prefixes)
+
 
 @chainlet
 class Voice:

@@ -28,7 +28,7 @@ def test_a_reply_has_its_fact_and_the_words_last() -> None:
 @given(st.text(max_size=40))
 def test_what_is_the_same_for_all_callers_comes_first(heard: str) -> None:
     """So it can be computed once: `prefixes` are the beginnings of the prompts, whatever was said."""
-    known = prompts.prefixes(CLINIC)
+    known = [*prompts.reply_prefixes(CLINIC), prompts.intent_prefix()]
     for topic in [*CLINIC.facts.values(), *CLINIC.manners.values()]:
         assert prompts.reply(topic, heard)[:-1] in known
     labels = known[-1]
