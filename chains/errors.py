@@ -3,7 +3,8 @@
     ChainsError                     every error of ours: what was found, and the mend
     |-- GraphError                  a chain that cannot stand: all its faults, each with file:line and the line to write
     |-- SettingError                a setting that is unknown or makes no sense
-    |-- InvalidValue                a value that its annotation does not admit (arguments, results, stream items)
+    |-- InvalidValue                a value that its annotation does not admit: an argument, an item of an input
+    |   `-- InvalidResult           the same of what a chainlet's own method gave: its fault, not the caller's
     |-- MediaError                  audio that cannot be read or is of a kind that is not spoken here
     |-- ProtocolError               a peer that does not keep the protocol (junk JSON, a frame out of order)
     |-- LimitExceeded               input larger, longer or more frequent than a limit allows
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -90,6 +92,12 @@ class InvalidValue(ChainsError):
     """A value that its annotation does not admit."""
 
     grpc, http, ws = "INVALID_ARGUMENT", 422, 1007
+
+
+class InvalidResult(InvalidValue):
+    """What a chainlet's method returned or yielded is not what its own annotation says."""
+
+    grpc, http, ws = "INTERNAL", 500, 1011
 
 
 class MediaError(ChainsError):
@@ -207,8 +215,8 @@ class ErrorDetail:
 OURS: dict[str, type[ChainsError]] = {
     cls.__name__: cls
     for cls in (
-        SettingError, InvalidValue, MediaError, ProtocolError, LimitExceeded, Unauthenticated, NotFound, Cancelled,
-        DeadlineExceeded, Overloaded, Unavailable, StartError, ModelError,
+        SettingError, InvalidValue, InvalidResult, MediaError, ProtocolError, LimitExceeded, Unauthenticated, NotFound,
+        Cancelled, DeadlineExceeded, Overloaded, Unavailable, StartError, ModelError,
     )
 }  # fmt: skip
 
@@ -268,8 +276,12 @@ def _builtin(name: str) -> type[Exception] | None:
     return None if issubclass(cls, StopIteration | StopAsyncIteration) else cls
 
 
+_CHAIN_FILE = re.compile(r"^chain_(\w+)_[0-9a-f]{8}$")
+
+
 def _qualified(cls: type[BaseException]) -> str:
-    return cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    module = _CHAIN_FILE.sub(r"\1", cls.__module__)  # a chain's file is loaded under a name of its own
+    return cls.__name__ if module == "builtins" else f"{module}.{cls.__qualname__}"
 
 
 _PACKAGE, _STANDARD = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__)

@@ -128,15 +128,24 @@ class Drive:
         except asyncio.CancelledError:
             if not hop.reason:
                 self.settle(Cancelled("the code was cancelled from within"))
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # a method that calls sys.exit ends its hop, not the process
+            if isinstance(error, GeneratorExit) and not self._stepping():
+                raise  # this coroutine is being closed
             detail = describe(error, self.target.node.name)
             outcome, name = "error", detail.type_name
             if not hop.reason:
                 self.settle(revive(detail, self.attempt.method.raises))
         finally:
             self._finish(outcome, name)
+
+    def _stepping(self) -> bool:
+        """Whether the loop runs this task now."""
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:  # no loop any more
+            return False
 
     def _finish(self, outcome: str, error: str) -> None:
         hop = self.attempt.hop

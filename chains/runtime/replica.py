@@ -17,7 +17,17 @@ from typing import Any
 
 from chains.call import DEADLINE
 from chains.dsl.graph import Node
-from chains.errors import Cancelled, ChainsError, InvalidValue, Overloaded, StartError, Unavailable, describe
+from chains.dsl.signature import Checker
+from chains.errors import (
+    Cancelled,
+    ChainsError,
+    InvalidResult,
+    InvalidValue,
+    Overloaded,
+    StartError,
+    Unavailable,
+    describe,
+)
 from chains.runtime.attempt import Attempt, BlockingInput, Input
 from chains.runtime.batch import Batcher
 from chains.runtime.deployment import ReplicaLoad, State
@@ -236,7 +246,7 @@ class Replica:
     async def _run(self, attempt: Attempt) -> Any:
         method = attempt.method
         if method.batch is not None:
-            return method.result.check(await self._batchers[method.name].submit(attempt), method.label)
+            return _given(await self._batchers[method.name].submit(attempt), method.result, method.label)
         function = getattr(self._instance, method.name)
         if method.streams_out:
             items = self._stream(function, attempt)
@@ -246,7 +256,7 @@ class Replica:
             result = await self._in_thread(function, **self._blocking_values(attempt))
         else:
             result = await function(**attempt.values)
-        return method.result.check(result, f"{method.label} returned")
+        return _given(result, method.result, f"{method.label} returned")
 
     def _blocking_values(self, attempt: Attempt) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -287,7 +297,7 @@ class Replica:
                 except StopAsyncIteration:
                     return
                 step = items.__anext__
-                item = check.check(item, where)
+                item = _given(item, check, where)
                 if attempt.transfer is not None:
                     item = attempt.transfer(item, check, timing)
                 if not out.offer(item):
@@ -342,6 +352,15 @@ class Replica:
         if outcome is _DONE:
             raise value
         return value
+
+
+def _given(value: Any, checker: Checker, where: str) -> Any:
+    """What a method gave, checked. That it does not fit is the method's fault: InvalidResult."""
+    try:
+        return checker.check(value, where)
+    except InvalidValue as wrong:
+        mend = wrong.mend or f"give {checker.name}, or change the annotation"
+        raise InvalidResult(wrong.message, mend=mend) from None
 
 
 class _Throw:
