@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -84,7 +85,9 @@ class LoopClock:
         if self._armed is not None:
             self._armed.cancel()
         self._armed_for = when
-        self._armed = asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), self._fire)
+        # its own context: the one of whoever armed it would keep that hop, and all above it, alive
+        delay = max(0.0, when - time.monotonic())
+        self._armed = asyncio.get_running_loop().call_later(delay, self._fire, context=Context())
 
     def _fire(self) -> None:
         self._armed, self._armed_for = None, math.inf

@@ -53,6 +53,11 @@ class Line:
         self.tasks: dict[Drive, None] = {}
         self._homes: dict[tuple[str, str], str] = {}
 
+    def who(self, task: asyncio.Task[Any]) -> str:
+        """Which hop a task is, by node and method; a task of user code's own by its name."""
+        hop = next((drive.attempt.hop for drive in list(self.tasks) if drive.task is task), None)
+        return hop.timing.label if hop is not None else task.get_name()
+
     def soon(self, fn: Callable[..., None], *args: Any) -> None:
         """Run on the loop: at once when that is here."""
         if threading.get_ident() == self.thread:
@@ -128,8 +133,6 @@ class Drive:
         except asyncio.CancelledError:
             if not hop.reason:
                 self.settle(Cancelled("the code was cancelled from within"))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # a method that calls sys.exit ends its hop, not the process
             if isinstance(error, GeneratorExit) and not self._stepping():
                 raise  # this coroutine is being closed

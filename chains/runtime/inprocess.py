@@ -24,6 +24,7 @@ from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad,
 from chains.runtime.drive import Line, Server
 from chains.runtime.handle import Handle, handles_of
 from chains.runtime.replica import Replica
+from chains.runtime.watch import LoopWatch
 from chains.spans import Recorder
 from chains.timing import Clock, LoopClock
 
@@ -103,6 +104,7 @@ class InProcess:
         self._line: Line | None = None
         self._calls: dict[str, Call] = {}
         self._afters: set[asyncio.Task[None]] = set()
+        self._watch: LoopWatch | None = None
 
     @property
     def entry(self) -> Any:
@@ -132,6 +134,8 @@ class InProcess:
             handles = handles_of(replicas.node, self._nodes, line)
             stages = {replica.name: self._stage(name, replica.name, began) for replica in replicas.replicas}
             starts.append(replicas.start(handles, stages))
+        self._watch = LoopWatch(line.loop, line.who)
+        self._watch.start()
         startup = Call(self.clock, id="start")  # hooks may call other chainlets: `warm` often does
         try:
             with startup.activate():
@@ -180,6 +184,8 @@ class InProcess:
         if self._line is not None and self._line.tasks:
             await asyncio.wait([drive.task for drive in self._line.tasks], timeout=1.0)
         self.recorder.flush()
+        if self._watch is not None:
+            self._watch.stop()
         return faults
 
     async def kill(self, node: str, index: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class Wrong:
         yield 7  # type: ignore[misc]
 
     async def odd(self, name: str) -> str:
-        raise {"GeneratorExit": GeneratorExit, "SystemExit": SystemExit, "StopIteration": StopIteration}[name]
+        raise getattr(builtins, name)
 
 
 @pytest.mark.parametrize("method", ["result", "blocking"])
@@ -52,7 +53,7 @@ async def test_a_wrong_argument_is_the_callers() -> None:
     assert caught.value.http == 422
 
 
-@pytest.mark.parametrize("name", ["GeneratorExit", "SystemExit", "StopIteration"])
+@pytest.mark.parametrize("name", ["GeneratorExit", "KeyboardInterrupt", "SystemExit", "StopIteration"])
 async def test_whatever_a_method_raises_its_caller_is_told(name: str) -> None:
     async with InProcess(build(Wrong)) as runtime, runtime.open_call():
         with pytest.raises((RemoteError, RuntimeError), match=name):
