@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -239,26 +239,25 @@ async def serve(
     profile: Callable[[str], None] | None = None,
     ready: Callable[[Server], None] | None = None,
     stopping: Callable[[int], None] | None = None,
-) -> None:
-    """Serve until SIGINT or SIGTERM, then drain; a second signal ends the calls at once.
+) -> int:
+    """Serve until SIGINT or SIGTERM, then drain; a second signal ends the calls at once, a third the process.
 
-    `ready(server)` is told when it answers, `stopping(calls)` when it begins to drain.
+    `ready(server)` is told when it answers, `stopping(calls)` when it begins to drain. Returns the exit code: 0 once
+    it has served, 128 + the signal's number (130, 143) when that came while models loaded.
     """
-    loop = asyncio.get_running_loop()
     stop, hurry = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    with _signals(loop, on_signal):
-        server = Server(graph, settings, runtime=runtime, progress=progress, profile=profile)
+    server = Server(graph, settings, runtime=runtime, progress=progress, profile=profile)
+    with Interrupts(server.runtime, lambda count: (stop if count == 1 else hurry).set()) as interrupts:
         starting = asyncio.ensure_future(server.__aenter__())
         await _first(starting, stop)
-        if not starting.done():
+        if stop.is_set():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-            return
+            if not starting.cancelled() and starting.exception() is None:
+                await server.__aexit__(None, None, None)
+            return interrupts.exit_code
         starting.result()
+        interrupts.patience = 2
         try:
             if ready is not None:
                 ready(server)
@@ -271,6 +270,7 @@ async def serve(
             await asyncio.gather(draining, return_exceptions=True)
         finally:
             await server.__aexit__(None, None, None)
+    return 0
 
 
 async def _first(task: asyncio.Future[Any], event: asyncio.Event) -> None:
@@ -279,13 +279,44 @@ async def _first(task: asyncio.Future[Any], event: asyncio.Event) -> None:
     waiting.cancel()
 
 
-@contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, act)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+class Interrupts:
+    """What SIGINT and SIGTERM do while the block runs: `heard(count)` is told in the loop of the first `patience` of
+    them; the next ends the process at once, with 128 + its number, whatever its threads do.
+
+    The first one that finds models loading says on stderr which: a load is a thread that nobody can stop. Handlers of
+    Python and not of the loop, so that code that blocks the loop cannot keep them from being heard.
+    """
+
+    def __init__(self, runtime: Runtime, heard: Callable[[int], object]) -> None:
+        self.patience = 1
+        self.exit_code = 0
+        self._runtime, self._heard = runtime, heard
+        self._count = 0
+        self._loop = asyncio.get_running_loop()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._count >= self.patience:
+            _tell("ended at once")
+            os._exit(128 + number)
+        self._count += 1
+        self.exit_code = self.exit_code or 128 + number
+        loading = [load.replica for load in self._runtime.load() if load.state in ("starting", "loading", "warming")]
+        if loading:
+            _tell(f"stopping; still loading: {', '.join(loading)} (Ctrl-C again ends at once)")
+        self._loop.call_soon_threadsafe(self._heard, self._count)
+
+
+def _tell(line: str) -> None:
+    """To stderr, past its buffer: a signal may come while something is being printed."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{line}\n".encode())

@@ -19,7 +19,7 @@ from chains.serve import Server, listen, serve
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve a chain until Ctrl-C, which drains; a second one ends the calls at once."""
+    """Serve a chain until Ctrl-C, which drains; a second one ends the calls at once. While it loads: see `serve`."""
     settings = GatewaySettings(
         host=arguments.host,
         port=arguments.port,
@@ -34,8 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     listen(settings.host, settings.port).close()  # said now, not after the chain's libraries have loaded
     graph = load(arguments.chain)
     profile = _say if arguments.profile else None
-    asyncio.run(serve(graph, settings, progress=_progress, ready=_answers, stopping=_stopping, profile=profile))
-    return 0
+    return asyncio.run(serve(graph, settings, progress=_progress, ready=_answers, stopping=_stopping, profile=profile))
 
 
 def _say(line: str) -> None:

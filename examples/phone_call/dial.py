@@ -12,8 +12,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from chains.errors import ChainsError, SettingError
 from chains.gateway.audio import check_writable, read, write_wav
 from chains.messages import Audio, Control, Text
 from chains.runtime.deployment import Progress
-from chains.serve import Server
+from chains.serve import Interrupts, Server
 from chains.spans import table, to_json
 from examples.phone_call.records import summary_of
 
@@ -298,6 +298,18 @@ def progress_line() -> Any:
     return show
 
 
+@contextmanager
+def interruptible(server: Server) -> Iterator[None]:
+    """Ctrl-C or SIGTERM ends the task, and the program with 130 or 143; a second one at once, whatever still loads."""
+    task = asyncio.current_task()
+    assert task is not None, "only a task can be cancelled"
+    with Interrupts(server.runtime, lambda _: task.cancel()) as interrupts:
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise SystemExit(interrupts.exit_code) from None
+
+
 async def run(arguments: argparse.Namespace) -> int:
     lines = read_lines(arguments.lines)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -307,8 +319,9 @@ async def run(arguments: argparse.Namespace) -> int:
         server: Server | None = None
         url = arguments.url
         if not url:
-            graph = load(str(HERE / "call.py"))
-            server = await stack.enter_async_context(Server(graph, port=0, progress=progress_line()))
+            server = Server(load(str(HERE / "call.py")), port=0, progress=progress_line())
+            stack.enter_context(interruptible(server))
+            await stack.enter_async_context(server)
             url = server.url
         finished = await converse(url, lines, key=arguments.key)
     spans, summary = None, ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -90,3 +92,94 @@ def test_run_on_a_port_in_use_says_so_before_anything_loads() -> None:
     assert done.returncode == 2
     assert f"port {port} is in use" in done.stderr and "--port" in done.stderr
     assert "loading" not in done.stdout
+
+
+HANGS = """
+import time
+from chains import chainlet, depends
+
+def hang() -> None:
+    print("begun", flush=True)
+    while True:
+        time.sleep(0.05)
+
+@chainlet
+class Quick:
+    async def run(self) -> str:
+        return ""
+
+@chainlet(entry=True)
+class Slow:
+    quick: Quick = depends(Quick)
+    {load}
+
+    async def run(self) -> str:
+        return ""
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("load", ["def load(self): hang()", "async def load(self): hang()"], ids=["thread", "loop"])
+def test_a_load_that_hangs_is_named_at_the_first_signal_and_ended_by_the_second(
+    tmp_path: Path, number: signal.Signals, load: str
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS.replace("{load}", load))
+    line = [sys.executable, "-m", "chains", "run", str(tmp_path / "hangs.py"), "--port", "0"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            _until("begun", process.stdout)
+            process.send_signal(number)
+            assert "Slow#0" in _until("still loading", process.stdout)
+            process.send_signal(number)
+            assert process.wait(5) == 128 + number
+            assert "Traceback" not in process.stdout.read()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_loads_ends_it_when_the_load_ends(tmp_path: Path, number: signal.Signals) -> None:
+    gate = tmp_path / "gate"
+    load = f"def load(self):\n        print('begun', flush=True)\n        open({str(gate)!r}).read()"
+    (tmp_path / "waits.py").write_text(HANGS.replace("{load}", load))
+    os.mkfifo(gate)
+    line = [sys.executable, "-m", "chains", "run", str(tmp_path / "waits.py"), "--port", "0"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            _until("begun", process.stdout)
+            process.send_signal(number)
+            _until("still loading: Slow#0", process.stdout)
+            gate.write_text("go on")
+            rest = process.stdout.read()
+            assert process.wait(5) == 128 + number
+            assert "answers at" not in rest and "Traceback" not in rest
+        finally:
+            process.kill()
+
+
+def test_a_call_that_hangs_is_ended_by_the_third_signal(tmp_path: Path) -> None:
+    method = "def hang(self) -> str: hang()"
+    (tmp_path / "hangs.py").write_text(HANGS.replace("{load}", method))
+    with running(str(tmp_path / "hangs.py"), "--port", "0") as (process, lines):
+        assert process.stdout is not None
+        found = re.search(r":(\d+)", lines[-1])
+        assert found, lines
+        with socket.create_connection(("127.0.0.1", int(found[1]))) as caller:
+            caller.sendall(b"POST /v1/call/hang HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+            _until("begun", process.stdout)
+            process.send_signal(signal.SIGINT)
+            _until("stopping: waiting for 1 call", process.stdout)
+            process.send_signal(signal.SIGINT)
+            caller.recv(1000)  # the second: the call is cancelled
+            process.send_signal(signal.SIGINT)
+            assert process.wait(5) == 130
+
+
+def _until(words: str, lines: IO[str]) -> str:
+    """Read on to the line with these words."""
+    for line in lines:
+        if words in line:
+            return line
+    raise AssertionError(f"it ended without {words!r}")

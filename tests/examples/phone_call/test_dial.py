@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -60,6 +61,55 @@ def test_a_whole_call(tmp_path: Path) -> None:
     assert booked == [("dental cleaning", "James Carter", "Tuesday", "10:00", "Daniel Moore")]
     assert filed == [(left["call"], left["summary"])]
     assert left["summary"]
+
+
+HANGS = """
+import asyncio, time
+from chains import chainlet
+from chains.dsl.graph import build
+from chains.serve import Server
+from examples.phone_call.dial import interruptible
+
+@chainlet(entry=True)
+class Hangs:
+    def load(self) -> None:
+        print("begun", flush=True)
+        while True:
+            time.sleep(0.05)
+
+    async def run(self) -> str:
+        return ""
+
+async def main() -> None:
+    server = Server(build(Hangs), port=0)
+    with interruptible(server):
+        async with server:
+            pass
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_load_that_hangs_is_named_at_the_first_signal_and_ended_by_the_second(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(tmp_path / "hangs.py")]
+    with subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert any("begun" in line for line in process.stdout)
+            process.send_signal(number)
+            assert "Hangs#0" in next(line for line in process.stdout if "still loading" in line)
+            process.send_signal(number)
+            assert process.wait(5) == 128 + number
+            assert "Traceback" not in process.stdout.read()
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
