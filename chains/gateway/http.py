@@ -140,7 +140,7 @@ class Exchange:
             return {}
         try:
             given = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(
                 f"the body is not JSON: {error}", mend='send an object of arguments, e.g. {"text": "hello"}'
             ) from None
@@ -257,7 +257,7 @@ class Exchange:
 def _json_or_text(value: str) -> Any:
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return value
 
 

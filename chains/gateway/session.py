@@ -7,6 +7,7 @@ import difflib
 import hmac
 import ipaddress
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -16,15 +17,18 @@ from inspect import Parameter
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from chains.call import Call
+from chains.call import Call, current
 from chains.channel import Channel, End
 from chains.dsl.signature import Method, Param
 from chains.errors import (
     Cancelled,
+    ChainsError,
+    Frame,
     InvalidValue,
     NotFound,
     Overloaded,
     ProtocolError,
+    RemoteError,
     SettingError,
     Unauthenticated,
     Unavailable,
@@ -204,17 +208,21 @@ class Gateway:
     async def items(self, method: Method, arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
         """What the method yields, or its one result, in the current call; leaving early cancels the hop."""
         target = getattr(self.runtime.entry, method.name)
-        if not method.streams_out:
-            yield await target(**arguments)
-            return
-        stream = target(**arguments)
         try:
-            async for item in stream:
-                yield item
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+            if not method.streams_out:
+                yield await target(**arguments)
+                return
+            stream = target(**arguments)
+            try:
+                async for item in stream:
+                    yield item
+            finally:
+                close = getattr(stream, "aclose", None)
+                if close is not None:
+                    await close()
+        except Exception as error:
+            _warn(method, current().call, error)
+            raise
 
     async def drain(self, seconds: float) -> bool:
         """Let nobody in any more, wait for the open connections, cancel what is left. True if none was."""
@@ -236,6 +244,23 @@ class Gateway:
     def cancel_all(self) -> None:
         for call in list(self.calls):
             call.cancel("the server is shutting down")
+
+
+def _warn(method: Method, call: Call, error: Exception) -> None:
+    """A line for whoever runs the chain: which call failed, of what and where; not the error's text, which may hold
+    a caller's words. Refusals, and what a caller did wrong or cut short, are no failures of the chain.
+    """
+    if call.cancelled or (isinstance(error, ChainsError) and (error.http < 500 or error.retryable)):
+        return
+    frames: tuple[Frame, ...] = error.frames if isinstance(error, RemoteError) else getattr(error, "chains_frames", ())
+    kind = error.type_name if isinstance(error, RemoteError) else type(error).__name__
+    frame = next((frame for frame in reversed(frames) if not _is_library(frame.file)), frames[-1] if frames else None)
+    where = f" at {frame.file}:{frame.line} ({frame.hop}, {frame.function})" if frame is not None else ""
+    log.warning("call %s of %s failed: %s%s", call.id, method.label, kind, where)
+
+
+def _is_library(file: str) -> bool:
+    return f"{os.sep}site-packages{os.sep}" in file or file.startswith(os.path.dirname(os.__file__) + os.sep)
 
 
 class Inbox:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -148,3 +150,73 @@ async def test_no_word_of_a_caller_is_ever_logged(serve: Serve, caplog: pytest.L
     assert "call" in caplog.text and "Parlour.run" in caplog.text
     assert "sesquipedalian" not in caplog.text.lower()
     assert "opensesame" not in caplog.text
+
+
+FAILS = """
+from collections.abc import AsyncIterator
+from chains import chainlet, depends
+from chains.errors import NotFound
+
+class Own(Exception): ...
+
+@chainlet
+class Below:
+    async def run(self, text: str) -> str:
+        raise Own(text)  # own
+
+@chainlet(entry=True)
+class Fails:
+    below: Below = depends(Below)
+
+    async def own(self, text: str) -> str:
+        return await self.below.run(text)
+
+    async def value(self, text: str) -> str:
+        raise ValueError(text)  # value
+
+    def plain(self, text: str) -> str:
+        return str(int(text))  # plain
+
+    async def wrong(self, text: str) -> str:
+        return 7
+
+    async def stream(self, text: str) -> AsyncIterator[str]:
+        yield "first"
+        raise KeyError(text)  # stream
+
+    async def missing(self, text: str) -> str:
+        raise NotFound(text)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("own", "own failed: fails.Own at {place} (Below, run)"),
+        ("value", "value failed: ValueError at {place} (Fails, value)"),
+        ("plain", "plain failed: ValueError at {place} (Fails, plain)"),
+        ("wrong", "wrong failed: InvalidResult"),
+        ("stream", "stream failed: KeyError at {place} (Fails, stream)"),
+        ("missing", ""),  # a refusal: the caller is told, nothing failed
+    ],
+)
+@pytest.mark.parametrize("over", ["websocket", "http"])
+async def test_a_call_that_failed_is_one_line_with_its_place_and_without_its_words(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture, method: str, told: str, over: str
+) -> None:
+    file = tmp_path / "fails.py"
+    file.write_text(FAILS)
+    async with Server(load(str(file)), port=0) as server:
+        if over == "http":
+            async with httpx.AsyncClient() as http:
+                await http.post(f"{server.url}/v1/call/{method}", json={"text": "sesquipedalian"})
+        else:
+            async with connect(server.url) as client:
+                with pytest.raises(Exception, match=r"."):
+                    async with client.call(method, text="sesquipedalian") as call:
+                        async for _ in call:
+                            pass
+    number = next((n for n, line in enumerate(FAILS.splitlines(), 1) if line.endswith(f"# {method}")), 0)
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    told = told.format(place=f"{file}:{number}")
+    assert [re.sub("^call [0-9a-f]+ of Fails.", "", line) for line in lines] == [told] * bool(told)
