@@ -4,16 +4,15 @@ once by graph.build.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast, overload
 
 from chains.dsl import source
 from chains.dsl.reader import MethodOptions
-from chains.dsl.specs import Autoscaling, Batching, CallOptions, Limits, Resources
+from chains.dsl.specs import Autoscaling, Batching, CallOptions, Limits, Resources, nearest
 from chains.errors import SettingError
 
 T = TypeVar("T")
@@ -70,9 +69,9 @@ def chainlet(
 
     def mark(cls: Any) -> Any:
         if not inspect.isclass(cls):
-            raise SettingError(
-                f"@chainlet stands on {cls!r:.80}, which is no class", mend="write @chainlet above a class"
-            )
+            named = f"`{cls.__name__}`" if inspect.isroutine(cls) else f"{cls!r:.80}"
+            mend = "write @chainlet above a class, with a method for what is to be called"
+            raise SettingError(f"@chainlet stands on {named}, which is no class", mend=mend)
         noted = [
             *_unknown("@chainlet", unknown, (*settings, "entry", "name")),
             *_kinds("@chainlet", settings),
@@ -126,19 +125,6 @@ def _kinds(what: str, settings: dict[str, Any]) -> Noted:
 
 def _unknown(what: str, unknown: dict[str, Any], known: tuple[str, ...]) -> Noted:
     return tuple((f"has an unknown setting {what}({name}=...)", nearest(name, known)) for name in unknown)
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """The known name that was most likely meant, "" if none is near."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), "")
-
-
-def nearest(name: str, known: tuple[str, ...]) -> str:
-    """The advice for a name that is not known: the one that was meant, or all there are."""
-    near = closest(name, known)
-    if near:
-        return f"write {near}=..."
-    return f"known are {', '.join(known)}" if known else "leave it out, there are none"
 
 
 @overload

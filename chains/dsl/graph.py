@@ -238,4 +238,7 @@ def _bad_dependency(where: str, cls: object) -> Fault:
             f"depends on {cls.__name__}, which is no chainlet",
             f"write @chainlet above class {cls.__name__} ({place})",
         )
+    if isinstance(cls, str) and cls.isidentifier():
+        mend = f"write depends({cls}), below class {cls}: a class must stand above those that depend on it"
+        return Fault(where, f"depends on {cls!r:.60}, which is no class", mend)
     return Fault(where, f"depends on {cls!r:.60}, which is no class", "write depends(Class)")

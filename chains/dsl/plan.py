@@ -13,10 +13,11 @@ from typing import Any
 
 from chains.dsl import source
 from chains.dsl.annotations import Unsupported, written
-from chains.dsl.chainlet import USE_SETTINGS, ChainletSpec, Dependency, closest, is_chainlet, nearest, spec_of
+from chains.dsl.chainlet import USE_SETTINGS, ChainletSpec, Dependency, is_chainlet, spec_of
 from chains.dsl.draw import brief
 from chains.dsl.reader import HOOKS, init_parameters, read
 from chains.dsl.signature import EMPTY, Checker, Method
+from chains.dsl.specs import closest, nearest
 from chains.errors import Fault, InvalidValue
 
 _VAR = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -81,6 +82,9 @@ def plan(cls: type) -> Plan:
 
 
 def _constructor(made: Plan) -> None:
+    if inspect.iscoroutinefunction(made.cls.__init__):  # type: ignore[misc]
+        mend = "write def __init__(self, ...), and await in async def load(self)"
+        made.fault(made.init_where, "__init__", "is an `async def`, which nobody can await", mend)
     for one in init_parameters(made.cls):
         if one.kind in _VAR:
             made.open_ended = made.open_ended or one.kind is one.VAR_KEYWORD

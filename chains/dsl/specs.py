@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import math
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from chains.errors import SettingError
+
+T = TypeVar("T")
 
 _UNITS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -15,6 +20,35 @@ _UNITS = {
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that was most likely meant, "" if none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), "")
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str:
+    """The advice for a name that is not known: the one that was meant, or all there are."""
+    near = closest(name, known)
+    if near:
+        return f"write {near}=..."
+    return f"known are {', '.join(known)}" if known else "leave it out, there are none"
+
+
+def _knows_its_settings(cls: type[T]) -> type[T]:
+    """A dataclass that refuses an unknown setting with SettingError, which names the one that was meant."""
+    made, known = cls.__init__, tuple(one.name for one in fields(cls))  # type: ignore[arg-type]
+
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **settings: Any) -> None:
+        for name in settings:
+            if name not in known:
+                raise SettingError(f"{cls.__name__} has no setting {name!r}", mend=nearest(name, known))
+        made(self, *args, **settings)
+
+    cls.__init__ = init  # type: ignore[method-assign]
+    return cls
+
+
+@_knows_its_settings
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What one replica needs: CPU cores, memory ("2GiB"), a kind of GPU ("L4") and how many of it, fractions
@@ -32,7 +66,7 @@ class Resources:
         _number(self, "cpu", self.cpu, 0.0, "cores, e.g. cpu=0.5")
         _number(self, "gpus", self.gpus, 0.0, "GPUs, fractions allowed, e.g. gpus=0.5")
         _text(self, "memory", self.memory, 'memory="2GiB"')
-        _text(self, "gpu", self.gpu, 'gpu="L4"')
+        _text(self, "gpu", self.gpu, f'gpu="L4" for a kind, gpus={self.gpu} for how many')
         if self.memory and not _MEMORY.fullmatch(self.memory):
             raise SettingError(
                 f"Resources(memory={self.memory!r}) is no amount of memory",
@@ -48,6 +82,7 @@ class Resources:
         return int(float(found[1]) * _UNITS[found[2]]) if found else 0
 
 
+@_knows_its_settings
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
     """How many replicas: between `min` and `max`, aiming at `target_streams` active turns a replica and
@@ -92,6 +127,7 @@ class Autoscaling:
             )
 
 
+@_knows_its_settings
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Hard caps of one replica: calls running at once, and calls waiting; what comes on top is refused at
@@ -106,6 +142,7 @@ class Limits:
         _whole(self, "queued", self.queued, 0)
 
 
+@_knows_its_settings
 @dataclass(frozen=True, slots=True)
 class CallOptions:
     """How a use of a chainlet calls it. Seconds, or None for no limit.
@@ -129,6 +166,7 @@ class CallOptions:
         _whole(self, "window", self.window, 1)
 
 
+@_knows_its_settings
 @dataclass(frozen=True, slots=True)
 class Batching:
     """Calls are gathered into one of up to `size`; the first waits at most `wait_ms` for the others."""

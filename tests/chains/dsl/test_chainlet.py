@@ -99,6 +99,12 @@ def test_chainlet_on_something_else_is_refused_at_once() -> None:
     with pytest.raises(SettingError, match="which is no class; write @chainlet above a class"):
         chainlet(lambda: 1)  # type: ignore[call-overload]
 
+    def answer(text: str) -> str:
+        return text
+
+    with pytest.raises(SettingError, match=r"^@chainlet stands on `answer`, which is no class"):
+        chainlet(answer)  # type: ignore[call-overload]
+
 
 @chainlet
 class Ears:

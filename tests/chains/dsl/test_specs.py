@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def test_memory_in_bytes(memory: str, size: int) -> None:
         (Resources, {"cpu": "2"}, "Resources(cpu='2') is not a number"),
         (Resources, {"memory": 2}, 'Resources(memory=2) is not text; write e.g. memory="2GiB"'),
         (Resources, {"memory": "2 gigs"}, "is no amount of memory; write a number and a unit"),
-        (Resources, {"gpu": 4}, "Resources(gpu=4) is not text"),
+        (Resources, {"gpu": 4}, 'Resources(gpu=4) is not text; write e.g. gpu="L4" for a kind, gpus=4 for how many'),
         (Autoscaling, {"min": -1}, "Autoscaling(min=-1) is not a whole number of at least 0"),
         (Autoscaling, {"max": 0}, "Autoscaling(max=0) is not a whole number of at least 1"),
         (Autoscaling, {"min": 3, "max": 2}, "has its least above its most; write Autoscaling(min=3, max=3) or more"),
@@ -80,5 +81,12 @@ def test_they_are_values(spec: Any) -> None:
     assert hash(spec()) == hash(spec())
     with pytest.raises(AttributeError):
         setattr(spec(), spec.__match_args__[0], 1)
-    with pytest.raises(TypeError):
-        spec(unknown=1)
+    name, *others = spec.__match_args__
+    with pytest.raises(
+        SettingError, match=f"^{spec.__name__} has no setting 'xyz'; known are {', '.join([name, *others])}$"
+    ):
+        spec(xyz=1)
+    with pytest.raises(SettingError, match=f"write {name}=..."):
+        spec(**{name + "x": 1})
+    with pytest.raises(SettingError, match="has no setting 'xyz'"):
+        replace(spec(), xyz=1)

@@ -91,7 +91,7 @@ class PhoneCall:
     eighth: Plain = depends(Plain)
     #! (PhoneCall.eighth) depends on Plain, which is no chainlet; write @chainlet above class Plain (dependencies.py:14)
     ninth = depends("Ears")
-    #! (PhoneCall.ninth) depends on 'Ears', which is no class; write depends(Class)
+    #! (PhoneCall.ninth) depends on 'Ears', which is no class; write depends(Ears), below class Ears: a class must stand above those that depend on it
     tenth: Ears = depends(
         #! (PhoneCall.tenth) has depends(timeout=-1), which is not a number above 0; write seconds, e.g. timeout=2.0, or None for no limit
         #! (PhoneCall.tenth) has depends(first='soon'), which is not a number above 0; write seconds, e.g. first=2.0, or None for no limit
