@@ -284,6 +284,22 @@ def _qualified(cls: type[BaseException]) -> str:
     return cls.__name__ if module == "builtins" else f"{module}.{cls.__qualname__}"
 
 
+def how_to_install(module: str) -> str:
+    """The command that brings a module which is missing: our own extra that has it, or the package of its name."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    package = module.partition(".")[0]
+    try:
+        ours = requires("chains-serve") or []
+    except PackageNotFoundError:
+        ours = []
+    for requirement in reversed(ours):  # by name: torch is llm's before it is coqui's
+        found = re.match(r"([\w.-]+).*\bextra == ['\"](\w+)", requirement)
+        if found and re.sub(r"[-.]+", "_", found[1]).lower() == package.lower():
+            return f'run: pip install "chains-serve[{found[2]}]"'
+    return f"run: pip install {package}"
+
+
 _PACKAGE, _STANDARD = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__)
 _LIBRARY = (
     *(os.path.join(_PACKAGE, *part) for part in (("runtime", ""), ("dsl", ""), ("call.py",), ("channel.py",))),

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from chains.dsl import source
-from chains.errors import ChainsError, Fault, GraphError
+from chains.errors import ChainsError, Fault, GraphError, how_to_install
 
 
 def module_of(target: str) -> tuple[ModuleType, str]:
@@ -138,8 +138,7 @@ def _stdlib() -> str:
 
 def _mend(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        return f"install it (pip install {package}), or put {error.name}.py beside the chain's file"
+        return f"{how_to_install(error.name)}, or put {error.name}.py beside the chain's file"
     if isinstance(error, ImportError) and "relative import" in str(error):
         return "import what stands beside the file by its plain name, without the dot"
     if isinstance(error, NameError) and getattr(error, "name", None):

@@ -27,6 +27,7 @@ from chains.errors import (
     StartError,
     Unavailable,
     describe,
+    how_to_install,
 )
 from chains.runtime.attempt import Attempt, BlockingInput, Input
 from chains.runtime.batch import Batcher
@@ -67,7 +68,7 @@ class Replica:
             await self._hook("load")
             self._enter("warming", stage)
             await self._hook("warm")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._enter("failed", stage)
             raise self._failed(error) from error
         for name, method in self.node.methods.items():
@@ -79,10 +80,14 @@ class Replica:
         self.state = state
         stage(state)
 
-    def _failed(self, error: Exception, what: str = "start") -> StartError:
+    def _failed(self, error: BaseException, what: str = "start") -> StartError:
         if isinstance(error, ChainsError):
             return StartError(f"{self.name} did not {what}: {error.message}", mend=error.mend)
         frames = describe(error, self.node.name).frames
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            at = f" at {frames[-1].file}:{frames[-1].line}" if frames else ""
+            missing = f"the module {error.name} is not installed, which is imported{at}"
+            return StartError(f"{self.name} did not {what}: {missing}", mend=how_to_install(error.name))
         where = "".join(f"\n  {frame}" for frame in frames)
         return StartError(f"{self.name} did not {what}: {type(error).__name__}: {error}{where}")
 

@@ -20,6 +20,7 @@ from chains.errors import (
     NotFound,
     RemoteError,
     describe,
+    how_to_install,
     revive,
 )
 
@@ -177,3 +178,17 @@ def test_library_frames_are_left_out() -> None:
     except ValueError as error:
         files = {frame.file for frame in describe(error, "Node").frames}
     assert files == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("onnxruntime", 'pip install "chains-serve[speech]"'),
+        ("faster_whisper.audio", 'pip install "chains-serve[speech]"'),
+        ("torch", 'pip install "chains-serve[llm]"'),
+        ("transformers", 'pip install "chains-serve[llm]"'),
+        ("somebody_elses", "pip install somebody_elses"),
+    ],
+)
+def test_what_to_install_for_a_module_that_is_missing(module: str, command: str) -> None:
+    assert how_to_install(module) == f"run: {command}"

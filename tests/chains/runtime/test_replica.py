@@ -12,7 +12,7 @@ import pytest
 
 from chains.call import current
 from chains.dsl.chainlet import chainlet, depends
-from chains.dsl.graph import build
+from chains.dsl.graph import build, load
 from chains.dsl.specs import Limits
 from chains.errors import Cancelled, DeadlineExceeded, Overloaded, RemoteError, StartError, Unavailable
 from chains.runtime.inprocess import InProcess
@@ -308,6 +308,31 @@ async def test_a_failed_start_names_the_line_and_the_cause(at: str, text: str) -
     assert f"Start#0 did not start: {text}" in str(caught.value)
     assert f'"{__file__}", line {line}, in {at}' in str(caught.value)
     assert isinstance(caught.value.__cause__, FileNotFoundError | RuntimeError)
+
+
+@pytest.mark.parametrize("hook", ["__init__", "load", "warm"])
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("raise SystemExit(4)", "did not start: SystemExit: 4"),
+        ("sys.exit()", "did not start: SystemExit"),
+        (
+            "import not_there.part",
+            r"not_there is not installed, which is imported at .*starts\.py:\d+; run: pip install not_there$",
+        ),
+    ],
+)
+async def test_a_start_that_ends_the_program_or_lacks_a_library_says_so(
+    tmp_path: Path, hook: str, line: str, told: str
+) -> None:
+    file = tmp_path / "starts.py"
+    file.write_text(
+        "import sys\nfrom chains import chainlet\n@chainlet(entry=True)\nclass Starts:\n"
+        f"    def {hook}(self) -> None:\n        {line}\n    async def run(self) -> str:\n        return ''\n"
+    )
+    with pytest.raises(StartError, match=told):
+        async with InProcess(load(str(file))):
+            pass
 
 
 @chainlet
