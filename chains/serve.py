@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ import uvicorn
 from chains.dsl.graph import Graph
 from chains.errors import SettingError, Unavailable
 from chains.gateway.app import create_app
+from chains.gateway.connection import Connection, most_connections
 from chains.gateway.session import Gateway, GatewaySettings
 from chains.runtime.deployment import ProgressFn, Runtime
 from chains.runtime.inprocess import InProcess
@@ -27,6 +29,8 @@ from chains.spans import CallRecord, Exporter, Recorder, exporter_from_env, tabl
 from chains.timing import LoopClock, Timing
 
 log = logging.getLogger("chains.serve")
+_BACKLOG = 1024
+_AT_ONCE = 32  # accepted in one step of the loop: more could use up the files before any is counted and closed
 _READ_AHEAD = 16 << 20  # a frame up to here is read and refused with our words, a longer one by the library's
 
 
@@ -86,8 +90,15 @@ class Server:
     async def _start(self) -> None:
         app = create_app(self.runtime, self.settings)
         self.gateway = app.state.gateway
+        connection: Any = partial(
+            Connection,
+            head_seconds=self.settings.open_seconds,
+            most=most_connections(self.settings.max_connections),
+        )
         config = uvicorn.Config(
             app,
+            http=connection,
+            backlog=_AT_ONCE,
             lifespan="off",
             log_config=None,
             log_level="warning",  # below that the websocket library writes down what is said
@@ -106,6 +117,7 @@ class Server:
                 self._serving.result()
                 raise Unavailable("the web server ended while it started", mend="run again with --debug")
             await asyncio.sleep(0.005)
+        self._listening.listen(_BACKLOG)  # what waits in the kernel; uvicorn set it to what it accepts in one go
 
     @property
     def _listening(self) -> socket.socket:
@@ -186,7 +198,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(1024)
+        sock.listen(_BACKLOG)
         sock.setblocking(False)
     except OSError as error:
         sock.close()

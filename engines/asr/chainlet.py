@@ -126,7 +126,7 @@ class _Hearing:
                         self._state.start(1, 0)
                 position += 1000 * item.seconds
                 self._ask(self._state.push(item.pcm))
-                # a recording that comes faster than it can be heard has to wait, also for texts that wait for their turn
+                # a recording that comes faster than it can be heard has to wait, also while texts wait for their turn
                 while self._tasks and max(len(self._tasks), self._state.waiting) >= _AT_ONCE:
                     await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             if self._state is not None:
