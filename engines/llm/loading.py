@@ -5,9 +5,11 @@ One place, because two threads that import that library at once can each see hal
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
+os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is imported; its bar for GGUF files has no other switch
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging

