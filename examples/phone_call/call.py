@@ -21,7 +21,7 @@ from examples.phone_call.facts import Facts
 from examples.phone_call.mind import Mind
 
 CLINIC = read_clinic()
-MODEL = os.environ.get("CLINIC_LLM", "default")  # a Hugging Face directory or a .gguf file: one setting away
+MODEL = os.environ.get("CLINIC_LLM") or "default"  # a Hugging Face directory or a .gguf file: one setting away
 NAMES = sorted({service.doctor for service in CLINIC.booking.services.values()})
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from chains.errors import SettingError
+from chains.errors import Fault, GraphError
 
 Manner = Literal["greeting", "goodbye", "book", "unknown"]
 Weekday = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -77,17 +77,74 @@ class Clinic(_Strict):
 def read_clinic(path: Path | None = None) -> Clinic:
     """Read the file: `path`, or that of CLINIC_FILE, or the clinic.yaml beside this.
 
-    Raises SettingError that says where in it something is missing, unknown or wrong.
+    Raises GraphError with every fault of it: its line, what was found there, and what to write.
     """
     path = path or Path(os.environ.get("CLINIC_FILE") or HERE / "clinic.yaml")
     try:
-        return Clinic.model_validate(yaml.safe_load(path.read_text()))
+        text = path.read_text(encoding="utf-8")
+        return Clinic.model_validate(yaml.safe_load(text))
     except OSError as error:
-        raise SettingError(
-            f"{path} cannot be read: {error.strerror}", mend="give the path of a clinic's YAML"
-        ) from None
+        found = f"cannot be read: {error.strerror}"
+        raise GraphError([Fault(str(path), found, "set CLINIC_FILE to the path of a clinic's YAML")]) from None
+    except UnicodeDecodeError:
+        raise GraphError([Fault(str(path), "is not UTF-8", "save the file as UTF-8")]) from None
     except yaml.YAMLError as error:
-        raise SettingError(f"{path} is no YAML: {error}", mend="see examples/phone_call/clinic.yaml") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or "is not readable"
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise GraphError([Fault(where, f"is no YAML: {problem}", _EXAMPLE)]) from None
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        raise SettingError(f"{path} is no clinic: {faults}", mend="see examples/phone_call/clinic.yaml") from None
+        faults = [_fault(path, text, one["type"], list(one["loc"]), one["msg"]) for one in error.errors()]
+        raise GraphError(faults) from None
+
+
+_EXAMPLE = "see examples/phone_call/clinic.yaml for its form"
+_WORDS = {
+    "missing": "is missing",
+    "string_type": "is no text",
+    "string_too_short": "is empty",
+    "too_short": "is empty",
+    "int_type": "is no whole number",
+    "int_parsing": "is no whole number",
+    "int_from_float": "is no whole number",
+    "greater_than": "is not above 0",
+    "list_type": "is no list",
+    "dict_type": "holds no keys",
+    "model_type": "holds no keys",
+}
+
+
+def _fault(path: Path, text: str, kind: str, place: list[Any], message: str) -> Fault:
+    """One of pydantic's errors in plain words, with the line of the file that it is about."""
+    where = f"{path}:{_line(text, place)}"
+    if place[-1:] == ["[key]"]:  # the key of a dict
+        return _unknown(where, place[:-1])
+    if kind == "extra_forbidden":
+        return _unknown(where, place)
+    name = ".".join(map(str, place)) or "the file"
+    if kind == "string_pattern_mismatch":
+        time = place[-1] in ("first", "last")
+        return Fault(where, f"{name} is {'no time' if time else 'empty'}", 'write e.g. "08:00"' if time else _EXAMPLE)
+    return Fault(where, f"{name} {_WORDS.get(kind) or message.removeprefix('Value error, ')}", _EXAMPLE)
+
+
+def _unknown(where: str, place: list[Any]) -> Fault:
+    kind: Any = Clinic  # what the keys around are of
+    for key in place[:-1]:
+        kind = kind.model_fields[key].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
+    known = tuple(kind.model_fields) if hasattr(kind, "model_fields") else get_args(get_args(kind)[0])
+    return Fault(where, f"unknown key {'.'.join(map(str, place))}", f"known are {', '.join(known)}")
+
+
+def _line(text: str, place: list[Any]) -> int:
+    """The line where the deepest part of `place` that the file has begins."""
+    node, line = yaml.compose(text), 1
+    for key in place:
+        if isinstance(node, yaml.MappingNode):
+            pair = next((pair for pair in node.value if pair[0].value == str(key)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+            node = node.value[key]
+            line = node.start_mark.line + 1
+    return line

@@ -65,8 +65,12 @@ def _opened(*, write: bool = False) -> Iterator[sqlite3.Connection]:
 
 def _check() -> None:
     path = database()
+    if not path.parent.is_dir():
+        raise SettingError(
+            f"the clinic's records cannot be kept in {path}: there is no folder {path.parent}",
+            mend=f"mkdir -p {path.parent}, or set CLINIC_DB to another file",
+        )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=_PATIENCE_S)) as connection:
             connection.executescript(_SCHEMA)
             connection.execute("begin immediate")  # whether it can be written

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from chains.errors import SettingError
+from chains.errors import GraphError
 from examples.phone_call.booking import read_request
 from examples.phone_call.clinic import HERE, read_clinic
 
@@ -53,38 +56,85 @@ def test_another_file_is_one_setting_away(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "line", "told"),
     [
-        ({"opening": "x"}, "opening: Extra inputs"),
-        ({"greeting": None}, "greeting: Field required"),
-        ({"facts": {}}, "facts: "),
-        ({"facts.parking.say": ""}, "facts.parking.say: "),
-        ({"facts.parking.asked": []}, "facts.parking.asked: "),
-        ({"manners.goodbye": None}, "nothing to say for goodbye"),
-        ({"manners.rude": {"say": "x", "asked": ["y"]}}, "manners.rude"),
-        ({"booking.days": {}}, "booking.days: "),
-        ({"booking.days": {"Someday": {"first": "08:00", "last": "09:00"}}}, "booking.days.Someday"),
-        ({"booking.days.Monday.first": "8:00"}, "booking.days.Monday.first: "),
-        ({"booking.days.Monday.last": "24:00"}, "booking.days.Monday.last: "),
-        ({"booking.days.Monday.last": "07:00"}, r"first appointment \(08:00\) is after the last \(07:00\)"),
-        ({"booking.services": {}}, "booking.services: "),
-        ({"booking.services.filling.minutes": 0}, "booking.services.filling.minutes: "),
-        ({"booking.services.filling.doctor": ""}, "booking.services.filling.doctor: "),
+        ({"opening": "x"}, "opening:", "unknown key opening; known are name, greeting, manners, facts, booking"),
+        ({"greeting": None}, "", "greeting is missing; see "),
+        ({"greeting": 3}, "greeting:", "greeting is no text; see "),
+        ({"facts": {}}, "facts:", "facts is empty; see "),
+        ({"facts": []}, "facts:", "facts holds no keys; see "),
+        ({"facts.parking": "x"}, "  parking:", "facts.parking holds no keys; see "),
+        ({"facts.parking.sya": "x"}, "    sya:", "unknown key facts.parking.sya; known are say, asked"),
+        ({"facts.parking.say": None}, "  parking:", "facts.parking.say is missing; see "),
+        ({"facts.parking.say": ""}, "    say: ''", "facts.parking.say is empty; see "),
+        ({"facts.parking.asked": []}, "    asked: []", "facts.parking.asked is empty; see "),
+        ({"facts.parking.asked": "x"}, "    asked: x", "facts.parking.asked is no list; see "),
+        ({"facts.parking.asked": ["x", 77]}, "    - 77", "facts.parking.asked.1 is no text; see "),
+        ({"manners.goodbye": None}, "manners:", "manners there is nothing to say for goodbye; see "),
+        (
+            {"manners.rude": {"say": "x", "asked": ["y"]}},
+            "  rude:",
+            "unknown key manners.rude; known are greeting, goodbye, book, unknown",
+        ),
+        ({"booking.days": {}}, "  days:", "booking.days is empty; see "),
+        (
+            {"booking.days": {"Someday": {"first": "08:00", "last": "09:00"}}},
+            "    Someday:",
+            "unknown key booking.days.Someday; known are Monday, Tuesday, ",
+        ),
+        ({"booking.days.Monday.first": "8:00"}, "      first: '8:00'", 'first is no time; write e.g. "08:00"'),
+        ({"booking.days.Monday.last": "24:00"}, "      last: '24:00'", 'last is no time; write e.g. "08:00"'),
+        (
+            {"booking.days.Monday.last": "07:00"},
+            "    Monday:",
+            "booking.days.Monday the first appointment (08:00) is after the last (07:00); see ",
+        ),
+        ({"booking.services": {}}, "  services:", "booking.services is empty; see "),
+        (
+            {"booking.services.filling.minutes": 0},
+            "      minutes: 0",
+            "booking.services.filling.minutes is not above 0",
+        ),
+        ({"booking.services.filling.minutes": "x"}, "      minutes: x", "filling.minutes is no whole number"),
+        ({"booking.services.filling.doctor": ""}, "      doctor: ''", "booking.services.filling.doctor is empty; see "),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told) as caught:
-        read_clinic(written(tmp_path, change))
-    assert "own.yaml is no clinic" in str(caught.value)
-    assert "clinic.yaml" in caught.value.mend
+def test_what_is_wrong_is_told_with_its_line_and_in_plain_words(
+    tmp_path: Path, change: dict[str, Any], line: str, told: str
+) -> None:
+    file = written(tmp_path, change)
+    with pytest.raises(GraphError) as caught:
+        read_clinic(file)
+    (fault,) = caught.value.faults
+    where, _, number = fault.where.rpartition(":")
+    assert where == str(file)
+    assert told in str(fault)
+    stands = file.read_text().splitlines()[int(number) - 1]
+    assert stands.startswith(line) if line else number == "1"
+
+
+def test_all_faults_are_told_at_once_and_by_chains_run_too(tmp_path: Path) -> None:
+    file = written(tmp_path, {"nmae": "x", "name": None})
+    command = [sys.executable, "-m", "chains", "check", str(HERE / "call.py")]
+    environment = {**os.environ, "CLINIC_FILE": str(file), "PYTHONPATH": str(HERE.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{file}:1 name is missing" in done.stderr and "unknown key nmae" in done.stderr
+    assert "2 faults" in done.stderr and "clinic.py" not in done.stderr
 
 
 def test_what_is_no_yaml_and_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="is no YAML"):
+    with pytest.raises(GraphError, match=r"own\.yaml:\d+ is no YAML: expected"):
         read_clinic(written(tmp_path, text="name: [unclosed"))
-    with pytest.raises(SettingError, match="is no clinic"):
-        read_clinic(written(tmp_path, text="- a list"))
-    with pytest.raises(SettingError, match="cannot be read: No such file"):
+    for text in ("- a list", " ", "some words"):
+        with pytest.raises(GraphError, match=r"own\.yaml:1 the file holds no keys"):
+            read_clinic(written(tmp_path, text=text))
+    with pytest.raises(GraphError, match=r"own\.yaml is no YAML"):
+        read_clinic(written(tmp_path, text="name: \x01"))
+    with pytest.raises(GraphError, match=r"missing\.yaml cannot be read: No such file.*CLINIC_FILE"):
         read_clinic(tmp_path / "missing.yaml")
-    with pytest.raises(SettingError, match="cannot be read"):
+    with pytest.raises(GraphError, match="cannot be read"):
         read_clinic(tmp_path)
+    (tmp_path / "own.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(GraphError, match="is not UTF-8"):
+        read_clinic(tmp_path / "own.yaml")

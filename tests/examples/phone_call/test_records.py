@@ -19,7 +19,7 @@ FILLING = Booking("filling", "James Carter", "Tuesday", "10:00", 45, "Ada Lane")
 
 @pytest.fixture
 async def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "folder" / "clinic.sqlite"
+    path = tmp_path / "clinic.sqlite"
     monkeypatch.setenv("CLINIC_DB", str(path))
     await records.check()
     return path
@@ -132,10 +132,17 @@ async def test_a_file_that_cannot_be_kept_is_told_at_the_start(tmp_path: Path, m
     (tmp_path / "plain").write_text("a file where a folder should be")
     for path in (broken, old, tmp_path, tmp_path / "plain" / "clinic.sqlite"):
         monkeypatch.setenv("CLINIC_DB", str(path))
-        with pytest.raises(SettingError, match=r"cannot be kept in .*; set CLINIC_DB"):
+        with pytest.raises(SettingError, match=r"cannot be kept in .*; .*set CLINIC_DB"):
             await records.check()
 
 
 def test_an_empty_setting_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLINIC_DB", "")
     assert records.database() == Path("clinic.sqlite")
+
+
+async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLINIC_DB", str(tmp_path / "fodler" / "clinic.sqlite"))
+    with pytest.raises(SettingError, match=r"there is no folder .*fodler; mkdir -p .*fodler, or set CLINIC_DB"):
+        await records.check()
+    assert not (tmp_path / "fodler").exists()
