@@ -46,11 +46,16 @@ class Recording:
     def __init__(self, sound: Audio, fast: bool) -> None:
         self._sound, self._fast = sound, fast
         self.ended_at: float | None = None
-        self.spoken = sound.pcm
+        self._sent = 0
+
+    @property
+    def spoken(self) -> NDArray[np.int16]:
+        return self._sound.pcm[: self._sent]
 
     async def frames(self) -> AsyncIterator[Audio]:
         due = time.monotonic()
         for frame in audio.frames(self._sound):
+            self._sent += len(frame.pcm)
             yield frame
             due += FRAME_S
             if not self._fast:
@@ -75,13 +80,16 @@ def dial(arguments: argparse.Namespace) -> int:
         )
     if arguments.out:
         audio.check_writable(arguments.out)
+    playback = Playback()
     with ExitStack() as stack:
         source, speaker = _source(arguments, stack)
         client = connect(arguments.url, key=arguments.key, rate=arguments.rate, encoding=arguments.encoding)
-        playback = asyncio.run(_call(client, source, speaker, arguments))
-    if arguments.out:
-        _record(arguments.out, source.spoken, playback, arguments.rate)
-        print(f"recorded into {arguments.out} (caller left, chain right)")
+        try:
+            asyncio.run(_call(client, source, speaker, playback, arguments))
+        finally:  # however it ended: what was said until then is kept
+            if arguments.out and (len(source.spoken) or playback.pieces):
+                _record(arguments.out, source.spoken, playback, arguments.rate)
+                print(f"recorded into {arguments.out} (caller left, chain right)", flush=True)
     return 0
 
 
@@ -93,8 +101,9 @@ def _source(arguments: argparse.Namespace, stack: ExitStack) -> tuple[Source, Mi
     return opened, opened
 
 
-async def _call(client: Client, source: Source, speaker: Microphone | None, arguments: argparse.Namespace) -> Playback:
-    playback = Playback(began=time.monotonic())
+async def _call(
+    client: Client, source: Source, speaker: Microphone | None, playback: Playback, arguments: argparse.Namespace
+) -> None:
     async with client:
         method, parameter = await _audio_parameter(client)
         given = {parameter: source.frames(), **_settings(arguments.set)}
@@ -109,7 +118,6 @@ async def _call(client: Client, source: Source, speaker: Microphone | None, argu
 
             call.watch(on_event)
             await _converse(call, source, speaker, playback, arguments)
-    return playback
 
 
 async def _converse(
@@ -150,10 +158,11 @@ async def _converse(
 
 
 def _hang_up_on_interrupt() -> asyncio.Event:
-    """Ctrl-C ends the call, not the program: what was said is still recorded."""
+    """Ctrl-C and SIGTERM end the call, not the program: what was said is still recorded."""
     hung_up = asyncio.Event()
-    with contextlib.suppress(RuntimeError, ValueError):  # only the main thread has signals
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, hung_up.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(RuntimeError, ValueError):  # only the main thread has signals
+            asyncio.get_running_loop().add_signal_handler(number, hung_up.set)
     return hung_up
 
 

@@ -350,7 +350,7 @@ def main() -> int:
     except ChainsError as error:
         if arguments.debug:
             raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"dial: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

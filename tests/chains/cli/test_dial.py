@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,44 @@ async def test_a_chain_that_never_answers_is_told(serve: Serve, tone: Path, caps
     server = await serve()
     assert await chains("dial", f"{server.url}/v1/call/deaf", "--wav", str(tone), "--patience", "0.2") == 2
     assert "no reply came within 0.2 s" in capsys.readouterr().err
+
+
+async def test_what_was_said_is_kept_when_the_server_ends_the_call(
+    serve: Serve, watched: Any, tone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = await serve()
+    out = tmp_path / "out.wav"
+    calling = asyncio.create_task(chains("dial", server.url, "--wav", str(tone), "--out", str(out)))
+    await watched.event(watched.began, "run").wait()
+    await watched.call.played.reached(0, 50)
+    server.gateway.cancel_all()
+    assert await calling == 2
+    assert "shutting down" in capsys.readouterr().err
+    both, _ = soundfile.read(out)
+    assert (abs(both).max(axis=0) > 0.1).all()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_what_was_said_is_kept_when_the_caller_is_ended(
+    serve: Serve, watched: Any, tone: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    server = await serve()
+    out = tmp_path / "out.wav"
+    command = [sys.executable, "-m", "chains", "dial", server.url, "--wav", str(tone), "--out", str(out)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(10):
+        await watched.event(watched.began, "run").wait()
+        await watched.call.played.reached(0, 50)
+        process.send_signal(number)
+        await process.communicate()
+    assert process.returncode == 0
+    assert (abs(soundfile.read(out)[0]).max(axis=0) > 0.1).all()
+
+
+async def test_no_call_no_recording(tone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.wav"
+    assert await chains("dial", "http://127.0.0.1:9", "--wav", str(tone), "--out", str(out)) == 2
+    assert not out.exists()
 
 
 async def test_a_method_without_audio_and_an_unknown_one(
