@@ -19,7 +19,7 @@ from typing import Any, Self
 import uvicorn
 
 from chains.dsl.graph import Graph
-from chains.errors import SettingError, Unavailable
+from chains.errors import Cancelled, SettingError, Unavailable
 from chains.gateway.app import create_app
 from chains.gateway.connection import Connection, most_connections
 from chains.gateway.session import Gateway, GatewaySettings
@@ -258,6 +258,7 @@ async def serve(
     it has served, 128 + the signal's number (130, 143) when that came while models loaded.
     """
     stop, hurry = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     server = Server(graph, settings, runtime=runtime, progress=progress, profile=profile)
     with Interrupts(server.runtime, lambda count: (stop if count == 1 else hurry).set()) as interrupts:
         starting = asyncio.ensure_future(server.__aenter__())
@@ -283,6 +284,19 @@ async def serve(
         finally:
             await server.__aexit__(None, None, None)
     return 0
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody waited for: no fault is a task that the chain's code forgot and that was cancelled with its call;
+    no traceback is worth a process that may open no more files.
+    """
+    error = context.get("exception")
+    if isinstance(error, Cancelled):
+        return
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        log.error("a caller waits: this process may open no more files (ulimit -n)")
+    else:
+        loop.default_exception_handler(context)
 
 
 async def _first(task: asyncio.Future[Any], event: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from chains.dsl.graph import Graph, load
@@ -34,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     listen(settings.host, settings.port).close()  # said now, not after the chain's libraries have loaded
     graph = load(arguments.chain)
     profile = _say if arguments.profile else None
-    return asyncio.run(serve(graph, settings, progress=_progress, ready=_answers, stopping=_stopping, profile=profile))
+    stopping = partial(_stopping, settings.drain_seconds)
+    return asyncio.run(serve(graph, settings, progress=_progress, ready=_answers, stopping=stopping, profile=profile))
 
 
 def _say(line: str) -> None:
@@ -55,9 +57,9 @@ def _answers(server: Server) -> None:
     _say("")
 
 
-def _stopping(calls: int) -> None:
+def _stopping(seconds: float, calls: int) -> None:
     waiting = (
-        f"waiting for {calls} call{'s' * (calls != 1)} to end (Ctrl-C again ends them now)"
+        f"{calls} call{'s have' if calls != 1 else ' has'} {seconds:g} s to end (Ctrl-C again ends them now)"
         if calls
         else "no call is open"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -162,3 +163,50 @@ async def _until(gate: asyncio.Event) -> AsyncIterator[Any]:
     await gate.wait()
     return
     yield
+
+
+FORGETS = """
+import asyncio
+from collections.abc import AsyncIterator
+from chains import chainlet, depends
+
+@chainlet
+class Below:
+    async def run(self) -> AsyncIterator[str]:
+        await asyncio.Event().wait()
+        yield ""
+
+@chainlet(entry=True)
+class Forgets:
+    below: Below = depends(Below)
+
+    async def cancelled(self) -> str:
+        task = asyncio.create_task(self.below.run().__anext__())
+        await asyncio.sleep(0)
+        return "done"
+
+    async def failed(self) -> str:
+        async def fail() -> None:
+            raise ValueError("forgotten")
+
+        task = asyncio.create_task(fail())
+        await asyncio.sleep(0)
+        return "done"
+"""
+
+
+@pytest.mark.parametrize(("method", "told"), [("cancelled", False), ("failed", True)])
+async def test_a_forgotten_task_is_told_unless_it_was_cancelled_with_its_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, told: bool
+) -> None:
+    file = tmp_path / "forgets.py"
+    file.write_text(FORGETS)
+    ready: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+    settings = GatewaySettings(port=0)
+    serving = asyncio.create_task(serve_until_signal(load(str(file)), settings, ready=ready.set_result))
+    async with connect((await ready).url) as client:
+        assert await client.invoke(method) == "done"
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(serving, 5) == 0
+    gc.collect()  # a task is found to be forgotten when it is
+    assert ("never retrieved" in caplog.text) is told

@@ -170,7 +170,7 @@ def test_a_call_that_hangs_is_ended_by_the_third_signal(tmp_path: Path) -> None:
             caller.sendall(b"POST /v1/call/hang HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
             _until("begun", process.stdout)
             process.send_signal(signal.SIGINT)
-            _until("stopping: waiting for 1 call", process.stdout)
+            _until("stopping: 1 call has 10 s to end", process.stdout)
             process.send_signal(signal.SIGINT)
             caller.recv(1000)  # the second: the call is cancelled
             process.send_signal(signal.SIGINT)
