@@ -78,7 +78,9 @@ def unreachable(base: str, error: Exception) -> Unavailable:
 
 def refused(status: int, body: bytes, base: str) -> BaseException:
     try:
-        return protocol.error_from(msgspec.json.decode(body)["error"])
+        error = protocol.error_from(msgspec.json.decode(body)["error"])
+        if status != 404 or not urlsplit(base).path or "there is nothing at" not in str(error):
+            return error
     except (msgspec.DecodeError, KeyError, TypeError):
         pass
     if status in (401, 403):

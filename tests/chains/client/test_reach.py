@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from chains.client import connect
 from chains.client.reach import address, bearer
 from chains.errors import NotFound, SettingError, Unavailable
+from chains.serve import Server
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,10 @@ def test_a_key_that_no_header_can_carry_is_told() -> None:
     for key in ("wrongé", "two\nlines"):
         with pytest.raises(SettingError, match="printable ASCII"):
             bearer(key)
+
+
+async def test_a_path_that_is_none_of_the_gateways_is_to_be_left_out(serve: Callable[..., Awaitable[Server]]) -> None:
+    async with connect(f"{(await serve()).url}/healthz") as client:
+        for asked in (client.chain(), client.invoke("shout", text="a")):
+            with pytest.raises(NotFound, match=r"no gateway at .*/healthz.*leave the path out"):
+                await asked
