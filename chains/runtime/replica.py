@@ -17,10 +17,11 @@ from typing import Any
 
 from chains.call import DEADLINE
 from chains.dsl.graph import Node
-from chains.dsl.signature import Checker
+from chains.dsl.signature import Method
 from chains.errors import (
     Cancelled,
     ChainsError,
+    Frame,
     InvalidResult,
     InvalidValue,
     Overloaded,
@@ -251,7 +252,7 @@ class Replica:
     async def _run(self, attempt: Attempt) -> Any:
         method = attempt.method
         if method.batch is not None:
-            return _given(await self._batchers[method.name].submit(attempt), method.result, method.label)
+            return _given(await self._batchers[method.name].submit(attempt), method, method.label)
         function = getattr(self._instance, method.name)
         if method.streams_out:
             items = self._stream(function, attempt)
@@ -261,7 +262,7 @@ class Replica:
             result = await self._in_thread(function, **self._blocking_values(attempt))
         else:
             result = await function(**attempt.values)
-        return _given(result, method.result, f"{method.label} returned")
+        return _given(result, method, f"{method.label} returned")
 
     def _blocking_values(self, attempt: Attempt) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -302,7 +303,7 @@ class Replica:
                 except StopAsyncIteration:
                     return
                 step = items.__anext__
-                item = _given(item, check, where)
+                item = _given(item, attempt.method, where)
                 if attempt.transfer is not None:
                     item = attempt.transfer(item, check, timing)
                 if not out.offer(item):
@@ -359,13 +360,16 @@ class Replica:
         return value
 
 
-def _given(value: Any, checker: Checker, where: str) -> Any:
-    """What a method gave, checked. That it does not fit is the method's fault: InvalidResult."""
+def _given(value: Any, method: Method, where: str) -> Any:
+    """What a method gave, checked. That it does not fit is the method's fault: InvalidResult, at its `def`."""
     try:
-        return checker.check(value, where)
+        return method.result.check(value, where)
     except InvalidValue as wrong:
-        mend = wrong.mend or f"give {checker.name}, or change the annotation"
-        raise InvalidResult(wrong.message, mend=mend) from None
+        mend = wrong.mend or f"give {method.result.name}, or change the annotation"
+        error = InvalidResult(wrong.message, mend=mend)
+        file, _, line = method.where.rpartition(":")
+        error.chains_frames = (Frame(method.chainlet, file, int(line or 0), method.name),)  # type: ignore[attr-defined]
+        raise error from None
 
 
 class _Throw:

@@ -177,7 +177,7 @@ class Fails:
     def plain(self, text: str) -> str:
         return str(int(text))  # plain
 
-    async def wrong(self, text: str) -> str:
+    async def wrong(self, text: str) -> str:  # wrong
         return 7
 
     async def stream(self, text: str) -> AsyncIterator[str]:
@@ -195,7 +195,7 @@ class Fails:
         ("own", "own failed: fails.Own at {place} (Below, run)"),
         ("value", "value failed: ValueError at {place} (Fails, value)"),
         ("plain", "plain failed: ValueError at {place} (Fails, plain)"),
-        ("wrong", "wrong failed: InvalidResult"),
+        ("wrong", "wrong failed: InvalidResult at {place} (Fails, wrong)"),
         ("stream", "stream failed: KeyError at {place} (Fails, stream)"),
         ("missing", ""),  # a refusal: the caller is told, nothing failed
     ],
