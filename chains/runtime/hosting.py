@@ -1,0 +1,424 @@
+"""The callee's side of a hop from another process: an Open becomes an attempt on the replica of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from chains.call import Call, Hop, Scope, Turn, context_of
+from chains.channel import Channel, End, Lease
+from chains.dsl.signature import Checker, Method
+from chains.errors import Cancelled, ChainsError, InvalidValue, NotFound, ProtocolError, describe, revive
+from chains.runtime.attempt import Attempt
+from chains.runtime.replica import Replica
+from chains.timing import Timing
+from chains.wire import frames
+from chains.wire.accounts import account_of
+from chains.wire.carrier import Carrier
+from chains.wire.codec import Encoded, decode, encode
+from chains.wire.pb import carrier_pb2 as pb
+from chains.wire.settings import FRAME
+
+CALLS = 1024
+"""How many conversations are remembered between their hops."""
+OTHERS = 0.02
+"""Seconds after which peers hear of load that others have made."""
+
+
+class Host:
+    """Answers calls of other processes with one replica. Hops that its code makes are told to `record`."""
+
+    def __init__(self, replica: Replica, after: Callable[[Hop], None]) -> None:
+        self.replica = replica
+        self.after = after
+        self.open: dict[Timing, list[Timing]] = {}
+        self._calls: OrderedDict[tuple[str, ...], Call] = OrderedDict()
+        self._peers: dict[Carrier, tuple[Any, ...]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    # peers
+
+    def joined(self, carrier: Carrier) -> None:
+        self._peers[carrier] = ()
+        carrier.report = lambda: self._report(carrier)
+
+    def left(self, carrier: Carrier) -> None:
+        self._peers.pop(carrier, None)
+
+    def changed(self) -> None:
+        """The load has changed: whoever is written to anyway hears it with that, the others a little later."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(OTHERS, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        for carrier in list(self._peers):
+            report = self._report(carrier)
+            if report:
+                carrier.urge_bytes(report)
+        if self.replica.running:
+            self.changed()
+
+    def _report(self, carrier: Carrier) -> bytes:
+        """The load as a frame, when it is another than this peer knows."""
+        replica = self.replica
+        known = self._peers.get(carrier)
+        load = replica.load()
+        now = (load.state, load.running, load.queued, load.streams, load.turns, load.draining, int(load.idle_s))
+        if known is None or now == known:
+            return b""
+        self._peers[carrier] = now
+        sent = pb.Load(
+            state=load.state,
+            running=load.running,
+            queued=load.queued,
+            streams=load.streams,
+            turns=load.turns,
+            draining=load.draining,
+            queue_wait=load.queue_wait_ms / 1e3,
+            idle=load.idle_s,
+        )
+        return frames.framed(pb.Frame(load=sent))
+
+    # calls
+
+    def answer(self, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]) -> Served:
+        """Begin the call that a peer opens."""
+        return Served(self, carrier, number, opening, arguments)
+
+    def record(self, timing: Timing) -> None:
+        """A hop that code of this process made has ended: it travels back with the hop that it belongs to."""
+        root = timing
+        while root.parent is not None:
+            root = root.parent
+        hops = self.open.get(root)
+        if hops is not None:
+            hops.append(timing)
+            if len(hops) > 4 * CALLS:
+                del hops[:CALLS]
+
+    def scope(self, opening: Any) -> Scope:
+        """The conversation, or the turn in it, that a call from elsewhere belongs to."""
+        key = (opening.conversation, opening.tenant, str(opening.priority), opening.affinity, opening.traceparent)
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = Call(
+                self.replica.clock,
+                id=opening.conversation or None,
+                tenant=opening.tenant,
+                priority="batch" if opening.priority == frames.BATCH else "interactive",
+                affinity=opening.affinity,
+                traceparent=opening.traceparent,
+            )
+            self._forget()
+        else:
+            self._calls.move_to_end(key)
+        return Turn(call, opening.turn, None) if opening.turn else call
+
+    def _forget(self) -> None:
+        for key in list(self._calls)[: max(0, len(self._calls) - CALLS)]:
+            if not self._calls[key]._children:
+                self._calls.pop(key).close()
+
+
+class _Attempt(Attempt):
+    """Tells its caller when the user's code begins."""
+
+    __slots__ = ("_accepted", "_served")
+
+    def __init__(self, served: Served, hop: Hop, method: Method, out: Channel[Any] | None) -> None:
+        self._served = served
+        super().__init__(hop, method, {}, out, None)
+
+    @property
+    def accepted(self) -> bool:  # type: ignore[override]
+        return self._accepted
+
+    @accepted.setter
+    def accepted(self, value: bool) -> None:
+        self._accepted = value
+        if value:
+            self._served.accepted()
+
+
+class Served:
+    """One call from elsewhere. The callee's end of a call on a carrier."""
+
+    def __init__(
+        self, host: Host, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]
+    ) -> None:
+        self.host = host
+        self.carrier = carrier
+        self.number = number
+        self.fault: ChainsError | None = None
+        self._arguments = arguments
+        self._begun = self._over = False
+        replica = host.replica
+        method = replica.node.methods.get(opening.method)
+        if method is None:
+            known = ", ".join(replica.node.methods) or "none"
+            self.fault = NotFound(f"{replica.node.name} has no method {opening.method:.100}", mend=f"it has {known}")
+            method = _NOTHING
+        scope = host.scope(opening)
+        deadline = None
+        if opening.HasField("time_left"):
+            deadline = replica.clock.now() + max(0.0, opening.time_left)
+        self.hop = hop = Hop(scope, replica.node.name, method.name, deadline)
+        self._turn = scope if isinstance(scope, Turn) else None
+        out = Outgoing(self, max(1, opening.window)) if method.streams_out else None
+        self.attempt = _Attempt(self, hop, method, out)
+        self.arriving = [self._lend(one, number) for number, one in enumerate(opening.streams, 1)]
+        host.open[hop.timing] = []
+        if out is not None:
+            hop.attach(out)
+        loop = asyncio.get_running_loop()
+        self.attempt.task = self._task = loop.create_task(self._run(), context=context_of(hop))
+        hop.on_cancel(self._cancelled)
+        hop.arm(f"{hop.timing.label} gave no result in time")
+        if opening.held:
+            hop.hold()
+
+    def _lend(self, argument: Any, number: int) -> Arriving:
+        method = self.attempt.method
+        param = next((one for one in method.params if one.name == argument.name and one.stream), None)
+        if param is None and self.fault is None:
+            self.fault = InvalidValue(
+                f"{method.label} takes no stream {argument.name:.100}", mend=f"its signature is {method.shape}"
+            )
+        checker = param.checker if param is not None else _ANYTHING
+        arriving = Arriving(self, number, checker, f"{method.label}({argument.name})", max(1, argument.window))
+        self.attempt.lend(argument.name, arriving, checker, None)
+        return arriving
+
+    async def _run(self) -> None:
+        self._begun = True
+        try:
+            end, value = pb.End(kind=frames.DONE), await self._result()
+        except asyncio.CancelledError:
+            end, value = self._failed(Cancelled("the code was cancelled from within")), None
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a method that calls sys.exit ends its hop, not the process
+            end, value = self._failed(error), None
+        self._finish(end, value)
+
+    async def _result(self) -> Encoded | None:
+        attempt, method, timing, clock = self.attempt, self.attempt.method, self.hop.timing, self.hop.clock
+        if self.fault is not None:
+            raise self.fault
+        start = clock.now()
+        checkers = {param.name: param.checker for param in method.params if not param.stream}
+        given = {
+            name: decode(value.header, value.buffers, checkers[name], f"{method.label}({name}=)")
+            if name in checkers
+            else value
+            for name, value in self._arguments.items()
+        }
+        attempt.values = method.bind((), {**given, **attempt.values})
+        timing.serialise += clock.now() - start
+        self._arguments.clear()
+        result = await self.host.replica.serve(attempt)
+        if method.streams_out:
+            return None
+        start = clock.now()
+        value = encode(result)
+        timing.serialise += clock.now() - start
+        return value
+
+    def _failed(self, error: BaseException) -> Any:
+        if self.hop.reason:
+            error = self.hop.error()
+        if isinstance(error, Cancelled):
+            return pb.End(kind=frames.CANCELLED, reason=error.reason[:1024])
+        detail = describe(error, self.host.replica.node.name)
+        return pb.End(kind=frames.ERROR, error=frames.detail_to(detail))
+
+    def _finish(self, end: Any, value: Encoded | None) -> None:
+        if self._over:
+            return
+        self._over = True
+        hop, host = self.hop, self.host
+        timing, now = hop.timing, hop.clock.now()
+        hops = host.open.pop(timing)
+        if not self.carrier.lost:
+            streams = {one.producer: number for number, one in enumerate(self.arriving, 1)}
+            end.accepted = self.attempt.accepted
+            end.account.CopyFrom(account_of(timing, now, hops, streams))
+            if end.ByteSize() > FRAME - 1024 - frames.INLINE:
+                del end.account.hops[:], end.account.waits[:], end.account.works[:]
+            self.carrier.end(self.number, end, value)
+        timing.finish(now, "done" if end.kind == frames.DONE else "error")
+        for arriving in self.arriving:
+            arriving.channel.cancel("its reader has ended")
+        hop.close()
+        if self._turn is not None:
+            self._turn.close()
+        host.changed()
+        if hop.afters:
+            host.after(hop)
+
+    # the replica's side
+
+    def accepted(self) -> None:
+        timing = self.hop.timing
+        queued = self.hop.clock.now() - timing.received
+        self.carrier.send(self.number, pb.Frame(call=self.number, accepted=pb.Accepted(queued=queued)))
+        self.host.changed()
+
+    def _cancelled(self, reason: str) -> None:
+        out = self.attempt.out
+        if out is not None:
+            out.cancel(reason)
+        self._task.cancel()
+        self.host.changed()
+        if not self._begun:  # a task that is cancelled before its first step runs none of its code
+            asyncio.get_running_loop().call_soon(self._finish, self._failed(Cancelled(reason)), None)
+
+    # what the caller says
+
+    def on_item(self, stream: int, value: Encoded, size: int) -> None:
+        self._stream(stream).arrive(value, size)
+
+    def on_close(self, stream: int, close: Any) -> None:
+        arriving = self._stream(stream)
+        if close.HasField("error"):
+            error = revive(frames.detail_from(close.error), self.attempt.method.raises)
+            arriving.channel.end(End("error", error=error))
+        elif close.cancelled:
+            arriving.channel.cancel(close.cancelled)
+        else:
+            arriving.channel.end()
+
+    def _stream(self, stream: int) -> Arriving:
+        if not 0 < stream <= len(self.arriving):
+            raise ProtocolError(f"call {self.number} has no stream {stream}", mend="name it in the Open")
+        return self.arriving[stream - 1]
+
+    def on_credit(self, credit: Any) -> None:
+        out = self.attempt.out
+        if credit.stream != 0 or not isinstance(out, Outgoing):
+            raise ProtocolError(f"call {self.number} sends no stream {credit.stream}", mend="give credit for stream 0")
+        out.returned(credit.bytes)
+
+    def on_hold(self, held: bool) -> None:
+        if held:
+            self.hop.hold()
+        else:
+            self.hop.resume()
+
+    def on_cancel(self, reason: str) -> None:
+        self.hop.cancel(reason or "cancelled")
+
+    def on_lost(self, why: str) -> None:
+        self.hop.cancel(why)
+
+    def on_accepted(self, queued: float) -> None:
+        raise ProtocolError("a caller sent Accepted", mend="leave that to the replica")
+
+    def on_end(self, end: Any, value: Encoded | None) -> None:
+        raise ProtocolError("a caller sent End", mend="send Cancel")
+
+
+class Outgoing(Channel[Any]):
+    """The method's own stream. What is offered goes out at once; it holds its credit until the caller's code took it."""
+
+    __slots__ = ("_served",)
+
+    def __init__(self, served: Served, window: int) -> None:
+        super().__init__(window)
+        self._served = served
+
+    def admits(self) -> bool:
+        return not self._held and self.queued < self.window and self._end is None
+
+    def offer(self, item: Any) -> bool:
+        if self._end is not None:
+            raise self._gone()
+        if not self.admits():
+            return False
+        served = self._served
+        timing, clock = served.hop.timing, served.hop.clock
+        start = clock.now()
+        value = encode(item)
+        timing.serialise += clock.now() - start
+        size = frames.cost(value)
+        self.queued += size
+        if self.queued > self.peak:
+            self.peak = self.queued
+        served.carrier.item(served.number, 0, value)
+        return True
+
+    def returned(self, size: int) -> None:
+        """The caller's code took items of `size` together. Raises ProtocolError for more than was sent."""
+        if self._end is not None:
+            return
+        if size > self.queued:
+            raise ProtocolError("the peer gives credit for what it was never sent", mend="credit items once")
+        self.queued -= size
+        self.spare()
+
+
+class Arriving:
+    """A stream argument that comes over the wire: decoded, and credited, when the user's code takes an item."""
+
+    def __init__(self, served: Served, number: int, checker: Checker, where: str, window: int) -> None:
+        timing = served.hop.timing
+        self.producer: Timing = Timing("", None, timing.call, timing.turn, "", "", timing.opened)
+        self.channel: Channel[Any] = Channel(window)
+        self.channel.on_taken = self._taken
+        self.ready = self.channel.ready
+        self._served = served
+        self._number = number
+        self._checker = checker
+        self._where = where
+        self._kept = 0
+        self._first = True
+        self._ended = False
+
+    def arrive(self, value: Encoded, size: int) -> None:
+        channel = self.channel
+        if channel.queued >= channel.window:
+            raise ProtocolError("the peer sends without credit", mend="wait for Credit frames")
+        channel.push(value, size)
+
+    def take(self) -> Any:
+        try:
+            value = self.channel.take()
+        except BaseException:  # the end, whichever it is
+            if not self._ended:
+                self._ended = True
+                served = self._served
+                if not served._over:
+                    served.carrier.credit(served.number, self._number, 0, urgent=True, ended=True)
+            raise
+        timing, clock = self._served.hop.timing, self._served.hop.clock
+        start = clock.now()
+        item = decode(value.header, value.buffers, self._checker, self._where)
+        timing.serialise += clock.now() - start
+        return item
+
+    def begin(self) -> None: ...
+
+    async def ahead(self, lease: Lease) -> None:
+        await lease.news()
+
+    async def next(self) -> Any:
+        await self.channel.arrival()
+        return self.take()
+
+    def _taken(self, size: int) -> None:
+        served = self._served
+        if served._over:
+            return
+        self._kept += size
+        urgent = self._first or self._kept * 4 >= self.channel.window
+        if urgent:
+            self._kept = 0
+            self._first = False
+        served.carrier.credit(served.number, self._number, size, urgent=urgent)
+
+
+_ANYTHING = Checker(int)
+_NOTHING = Method("", "", (), _ANYTHING, streams_out=False, blocking=False)
