@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-import grpc
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read once, when grpc loads; it writes to stderr as it likes otherwise
+import grpc  # noqa: E402
 
-from chains.wire.carrier import Answer, Carrier
-from chains.wire.settings import MESSAGE, WireSettings
+from chains.wire.carrier import Answer, Carrier  # noqa: E402
+from chains.wire.settings import MESSAGE, WireSettings  # noqa: E402
 
 LAZY = 0.005
 """Seconds that credit which nobody waits for may wait for company."""
