@@ -36,7 +36,7 @@ def fill(made: FairQueue[str], calls: str, *, batch: bool = False, now: float = 
 
 def served(made: FairQueue[str], count: int = LIMIT, now: float = 0.0) -> list[str]:
     """What one slot serves, one after the other."""
-    items = []
+    items: list[str] = []
     while len(items) < count and (ticket := made.pop(now)) is not None:
         items.append(ticket.item)
         made.free(ticket.tenant)
@@ -292,7 +292,7 @@ def replica(policy: Any, flood: float, *, load: float = 0.7, quotas: Quotas | No
 
 def p95(outcome: Outcome, kind: str) -> float:
     values = sorted(value for name in OTHERS for value in getattr(outcome, kind)[name])
-    return values[int(len(values) * 0.95)]
+    return float(values[int(len(values) * 0.95)])
 
 
 @pytest.mark.parametrize("load", [0.7, 0.8])
