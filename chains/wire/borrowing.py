@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -16,7 +17,6 @@ import numpy as np
 
 from chains.errors import ProtocolError, Unavailable
 from chains.wire.segments import (
-    FILES,
     FOLDER,
     HEADER,
     MAGIC,
@@ -29,6 +29,9 @@ from chains.wire.segments import (
     Bytes,
     Handle,
 )
+
+MAPPINGS = 128
+"""The most slots that a reader keeps open; each is two file descriptors."""
 
 
 class _Mapping:
@@ -72,7 +75,7 @@ class _Mapping:
 class Reader:
     """Opens the handles that other processes of this machine and user send; used from any thread.
 
-    Slots stay mapped, up to 256 of them, and of the memory that large values are copied to up to `keep` bytes are kept
+    Slots stay mapped, up to 128 of them, and of the memory that large values are copied to up to `keep` bytes are kept
     for the next ones, once all that looks at them is gone: fresh memory costs as much as the copy.
     """
 
@@ -138,7 +141,7 @@ class Reader:
             mapping = self._mappings.get(name)
             if mapping is None:
                 mapping = self._mappings[name] = self._opened(name)
-                if len(self._mappings) > FILES:
+                if len(self._mappings) > MAPPINGS:
                     self._mappings.popitem(last=False)
             else:
                 self._mappings.move_to_end(name)
@@ -148,7 +151,13 @@ class Reader:
         if not SLOT_NAME.fullmatch(name):
             raise ProtocolError("a shared memory handle has no name of ours", mend=_PEER)
         try:
-            return _Mapping(self.folder / name)
+            try:
+                return _Mapping(self.folder / name)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                self._mappings.clear()  # no descriptors left: what is kept here can be opened again
+                return _Mapping(self.folder / name)
         except OSError:
             raise Unavailable("a value in shared memory is gone, with its sender", mend="call again") from None
         except ValueError:

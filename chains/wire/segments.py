@@ -42,7 +42,7 @@ MIB = 2**20
 PAGE = 4096
 SMALLEST = 64 * 1024
 FILES = 256
-"""The most slots of a pool, and the most that a reader keeps open: there each is two file descriptors."""
+"""The most slots of a pool; each is an open file."""
 LEAST = 256 * MIB
 """A file system smaller than this is left to others (containers have 64 MB by default)."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from chains.errors import ProtocolError, Unavailable
-from chains.wire.borrowing import Reader
-from chains.wire.segments import FILES, MIB, PAGE, Handle, Pool
+from chains.wire.borrowing import MAPPINGS, Reader
+from chains.wire.segments import MIB, PAGE, Handle, Pool
 
 
 @pytest.fixture
@@ -47,8 +50,7 @@ def test_memory_that_is_kept_is_bounded(pool: Pool, tmp_path: Path) -> None:
     views = [got(pool, reader, bytes(2 * MIB)) for _ in range(4)]
     del views
     assert sum(len(free) for free in reader._spare._free.values()) == 2
-    del_large = got(pool, reader, bytes(5 * MIB))
-    del del_large
+    assert got(pool, reader, bytes(5 * MIB)).nbytes == 5 * MIB  # too large to be kept
     reader.close()
     assert not reader._spare._free
 
@@ -57,13 +59,33 @@ def test_mappings_are_bounded(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     for _ in range(2):
         pool = Pool(1024 * MIB, tmp_path, least=0)
-        handles = [pool.put(b"x") for _ in range(FILES // 2 + 10)]
+        handles = [pool.put(b"x") for _ in range(MAPPINGS // 2 + 10)]
         for handle in handles:
             assert handle is not None and reader.get(handle) == b"x"
-        assert len(reader._mappings) <= FILES
+        assert len(reader._mappings) <= MAPPINGS
         pool.close()
     reader.sweep()
     assert not reader._mappings
+
+
+def test_without_descriptors_it_lets_go_of_what_it_keeps(pool: Pool, tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    handles = [pool.put(b"x") for _ in range(20)]
+    for handle in handles[:10]:
+        assert handle is not None and reader.get(handle) == b"x"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd) for fd in os.listdir("/proc/self/fd")), hard))
+    taken = list[int]()
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for handle in handles[10:]:
+            assert handle is not None and reader.get(handle) == b"x"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
 
 
 def test_errors_are_ours(pool: Pool, tmp_path: Path) -> None:
