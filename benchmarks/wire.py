@@ -1,8 +1,8 @@
 """A hop between two processes through the whole stack, against raw grpc.aio with protobuf between the same two.
 
 Ours goes from handle to method and back: deadline, credit, caps, checked values, the account of its time, a queue of
-frames that all calls share. The peer's is a generated stub's equal: one gRPC call for each call, a message of protobuf's
-with the same bytes in it, nothing else. Both servers are processes of their own; sides are measured in turn, in random
+frames that all calls share. The peer's is a generated stub's equal: one gRPC call for each call, with the
+same bytes in a message, nothing else. Both servers are processes of their own; sides are measured in turn, in random
 order. The goals are ratios.
 """
 
@@ -155,7 +155,9 @@ class Sides:
         return (spent() - before) / times
 
 
-def row(name: str, ours: list[float], peer: list[float], goal: float | None, scale: float, *, more: bool = False) -> Row:
+def row(
+    name: str, ours: list[float], peer: list[float], goal: float | None, scale: float, *, more: bool = False
+) -> Row:
     """A row whose goal bounds the ratio of the medians."""
     mine, theirs = percentile(ours, 50) * scale, percentile(peer, 50) * scale
     ratio = mine / theirs

@@ -7,6 +7,7 @@ address, the stages of the start and the end. When the socket ends, so does this
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -64,6 +65,8 @@ class Hosted(Conversations):
                 await self.replica.start(handles_of(self.replica.node, self.targets, self.line), entered)
         finally:
             startup.close()
+        gc.collect()
+        gc.freeze()  # what was loaded stays: collections need not look at it again and again
 
     async def lost(self, replica: str) -> None:
         for target in self.targets.values():
@@ -111,7 +114,9 @@ async def serve(parent: _Parent) -> None:
     try:
         graph = load(wanted["target"])
         if wanted["node"] not in graph.nodes:
-            raise StartError(f"{wanted['target']} has no chainlet {wanted['node']}", mend="build the chain from its file")
+            raise StartError(
+                f"{wanted['target']} has no chainlet {wanted['node']}", mend="build the chain from its file"
+            )
         tls = None if wanted["tls"] is None else Tls(**wanted["tls"])
         settings = WireSettings(**{**wanted["settings"], "tls": tls})
         hosted = Hosted(graph, graph.nodes[wanted["node"]], wanted["name"], settings)

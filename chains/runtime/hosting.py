@@ -23,6 +23,8 @@ from chains.wire.settings import FRAME
 
 CALLS = 1024
 """How many conversations are remembered between their hops."""
+BREATH = 64
+"""After how many items without a pause a producer lets the others work."""
 OTHERS = 0.02
 """Seconds after which peers hear of load that others have made."""
 
@@ -65,6 +67,8 @@ class Host:
         """The load as a frame, when it is another than this peer knows."""
         replica = self.replica
         known = self._peers.get(carrier)
+        if known == _IDLE and not replica.running and not replica.waiting and replica.state == "ready":
+            return b""
         load = replica.load()
         now = (load.state, load.running, load.queued, load.streams, load.turns, load.draining, int(load.idle_s))
         if known is None or now == known:
@@ -133,7 +137,7 @@ class _Attempt(Attempt):
         super().__init__(hop, method, {}, out, None)
 
     @property
-    def accepted(self) -> bool:  # type: ignore[override]
+    def accepted(self) -> bool:
         return self._accepted
 
     @accepted.setter
@@ -146,9 +150,7 @@ class _Attempt(Attempt):
 class Served:
     """One call from elsewhere. The callee's end of a call on a carrier."""
 
-    def __init__(
-        self, host: Host, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]
-    ) -> None:
+    def __init__(self, host: Host, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]) -> None:
         self.host = host
         self.carrier = carrier
         self.number = number
@@ -243,7 +245,7 @@ class Served:
         timing, now = hop.timing, hop.clock.now()
         hops = host.open.pop(timing)
         if not self.carrier.lost:
-            streams = {one.producer: number for number, one in enumerate(self.arriving, 1)}
+            streams = {one.producer: number for number, one in enumerate(self.arriving, 1) if one.producer}
             end.accepted = self.attempt.accepted
             end.account.CopyFrom(account_of(timing, now, hops, streams))
             if end.ByteSize() > FRAME - 1024 - frames.INLINE:
@@ -264,7 +266,7 @@ class Served:
     def accepted(self) -> None:
         timing = self.hop.timing
         queued = self.hop.clock.now() - timing.received
-        self.carrier.send(self.number, pb.Frame(call=self.number, accepted=pb.Accepted(queued=queued)))
+        self.carrier.accept(self.number, queued)
         self.host.changed()
 
     def _cancelled(self, reason: str) -> None:
@@ -322,16 +324,27 @@ class Served:
 
 
 class Outgoing(Channel[Any]):
-    """The method's own stream. What is offered goes out at once; it holds its credit until the caller's code took it."""
+    """The method's own stream. What is offered goes out at once, and holds credit until the caller's code took it."""
 
-    __slots__ = ("_served",)
+    __slots__ = ("_breath", "_served")
 
     def __init__(self, served: Served, window: int) -> None:
         super().__init__(window)
         self._served = served
+        self._breath = 1
 
     def admits(self) -> bool:
-        return not self._held and self.queued < self.window and self._end is None
+        return not self._held and self.queued < self.window and self._end is None and self._breath > 0
+
+    async def send(self, item: Any) -> None:
+        """As of every channel. A producer that never waits for anything lets the loop write now and then: after its
+        first item, and after every few.
+        """
+        if self._breath <= 0:
+            self._breath = BREATH
+            await asyncio.sleep(0)  # the writer wakes
+            await asyncio.sleep(0)  # and writes
+        await super().send(item)
 
     def offer(self, item: Any) -> bool:
         if self._end is not None:
@@ -347,6 +360,7 @@ class Outgoing(Channel[Any]):
         self.queued += size
         if self.queued > self.peak:
             self.peak = self.queued
+        self._breath -= 1
         served.carrier.item(served.number, 0, value)
         return True
 
@@ -365,7 +379,7 @@ class Arriving:
 
     def __init__(self, served: Served, number: int, checker: Checker, where: str, window: int) -> None:
         timing = served.hop.timing
-        self.producer: Timing = Timing("", None, timing.call, timing.turn, "", "", timing.opened)
+        self.producer: Timing | None = Timing("", None, timing.call, timing.turn, "", "", timing.opened)
         self.channel: Channel[Any] = Channel(window)
         self.channel.on_taken = self._taken
         self.ready = self.channel.ready
@@ -420,5 +434,6 @@ class Arriving:
         served.carrier.credit(served.number, self._number, size, urgent=urgent)
 
 
+_IDLE = ("ready", 0, 0, 0, 0, 0, 0)
 _ANYTHING = Checker(int)
 _NOTHING = Method("", "", (), _ANYTHING, streams_out=False, blocking=False)

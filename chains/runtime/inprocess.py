@@ -26,7 +26,6 @@ from chains.spans import Recorder
 from chains.timing import Clock, LoopClock
 
 
-
 class Replicas:
     """The replicas of one node in this process."""
 

@@ -227,9 +227,7 @@ class Processes(Conversations):
         await _all(self._opened(name) for name in self._processes)
         nodes = {name: RemoteNode(node) for name, node in self.graph.nodes.items()}
         for process in every:
-            remote = Remote(
-                process.node, process.name, process.address, self._wire, self.clock, self.recorder.add
-            )
+            remote = Remote(process.node, process.name, process.address, self._wire, self.clock, self.recorder.add)
             nodes[process.node.name].remotes[process.name] = remote
             self._watches.append(asyncio.ensure_future(self._watch(process, remote)))
         self._nodes = nodes
@@ -344,7 +342,8 @@ def target_of(graph: Graph) -> str:
     cls = graph.nodes[graph.entry].cls
     if "<locals>" in cls.__qualname__ or "." in cls.__qualname__:
         raise SettingError(
-            f"{cls.__qualname__} stands inside of a function or class", mend="move the chain to the top level of a module"
+            f"{cls.__qualname__} stands inside of a function or class",
+            mend="move the chain to the top level of a module",
         )
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)

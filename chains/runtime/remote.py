@@ -176,14 +176,17 @@ class Carried:
     async def _ended(self, hop: Hop) -> None:
         """Wait for the call's end, also after a cancel: until then the code over there runs its `finally`."""
         loop = asyncio.get_running_loop()
-        while self._end is None and not self._lost:
+        while not self._is_over():
             self._waiter = loop.create_future()
             try:
                 await self._waiter
             except asyncio.CancelledError:
-                if self._lost or self._end is not None:
+                if self._is_over():
                     raise
                 self._leave(hop.reason or "cancelled")
+
+    def _is_over(self) -> bool:
+        return self._end is not None or bool(self._lost)
 
     def _leave(self, reason: str) -> None:
         if not self.left:
@@ -414,4 +417,3 @@ class RemoteNode:
         """It will never serve."""
         self._failed = why
         self._ready.set()
-

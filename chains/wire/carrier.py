@@ -65,6 +65,7 @@ class Carrier:
         self._told = told
         self._control: deque[bytes] = deque()
         self._credits: dict[tuple[int, int], list[int]] = {}
+        self._accepted: dict[int, float] = {}
         self._lanes: dict[int, deque[bytes]] = {}
         self._turn: deque[int] = deque()
         self._transfers: deque[_Sending] = deque()
@@ -88,15 +89,23 @@ class Carrier:
         self.send(number, pb.Frame(call=number, open=opening))
         return number
 
+    def accept(self, call: int, queued: float) -> None:
+        """The call's code has started. Goes before what it sends; an End that comes right after says the same."""
+        self._accepted[call] = queued
+        self._wake()
+
     def item(self, call: int, stream: int, value: Encoded) -> None:
-        inline = len(value.header) <= INLINE if not value.buffers else value.nbytes <= INLINE
-        sent = pb.Value(header=value.header) if inline and not value.buffers else self._value(value, inline)
+        if not value.buffers and len(value.header) <= INLINE:
+            sent = pb.Value(header=value.header)
+        else:
+            sent = self._value(value, value.nbytes <= INLINE)
         self.send(call, pb.Frame(call=call, item=pb.Item(stream=stream, value=sent)))
 
     def end(self, call: int, end: Any, value: Encoded | None) -> None:
         """The call's End, after what it has sent; then it is forgotten."""
         if value is not None:
             end.value.CopyFrom(self._value(value, value.nbytes <= INLINE))
+        self._accepted.pop(call, None)
         if self.calls.pop(call, None) is not None:
             self.send(call, pb.Frame(call=call, end=end))
 
@@ -151,7 +160,7 @@ class Carrier:
 
     @property
     def pending(self) -> bool:
-        return bool(self._control or self._turn or self._credits)
+        return bool(self._control or self._turn or self._credits or self._accepted)
 
     @property
     def bulky(self) -> bool:
@@ -167,6 +176,9 @@ class Carrier:
             credit = pb.Credit(stream=stream, items=items, bytes=size, ended=bool(ended))
             parts.append(framed(pb.Frame(call=call, credit=credit)))
         self._credits.clear()
+        for call, queued in self._accepted.items():
+            parts.append(framed(pb.Frame(call=call, accepted=pb.Accepted(queued=queued))))
+        self._accepted.clear()
         room, turn, lanes = BATCH_BYTES, self._turn, self._lanes
         while turn and room > 0:
             call = turn.popleft()
@@ -199,9 +211,8 @@ class Carrier:
             self._frame(frame.call, kind, getattr(frame, kind))
 
     def _frame(self, call: int, kind: str, sent: Any) -> None:
-        if self._blocked and call in self._blocked and kind in _ORDERED:
-            self._block(call, kind, sent)
-        elif kind in _VALUED and self._lacks(kind, sent):
+        waits = bool(self._blocked) and call in self._blocked and kind in _ORDERED
+        if waits or (kind in _VALUED and self._lacks(kind, sent)):
             self._block(call, kind, sent)
         else:
             self._handle(call, kind, sent)
@@ -247,12 +258,15 @@ class Carrier:
 
     def _opened(self, call: int, sent: Any) -> None:
         if self._answer is None:
-            raise ProtocolError("the peer opens a call, and it is not its place", mend="open calls from the caller's side")
+            raise ProtocolError(
+                "the peer opens a call, and it is not its place", mend="open calls from the caller's side"
+            )
         if call <= self.last:
             raise ProtocolError(f"the peer opens call {call} after call {self.last}", mend="number calls upwards")
         if len(self.calls) >= self._settings.open_calls:
             raise LimitExceeded(
-                f"the peer has {len(self.calls)} calls open", mend="raise WireSettings.open_calls, or wait for their ends"
+                f"the peer has {len(self.calls)} calls open",
+                mend="raise WireSettings.open_calls, or wait for their ends",
             )
         self.last = call
         arguments = {one.name: self._taken(one.value) for one in sent.arguments}
@@ -261,14 +275,18 @@ class Carrier:
     def _taken(self, value: Any) -> Encoded:
         if value.transfer:
             return self._receiving.pop(value.transfer).value()
-        return Encoded(value.header, [memoryview(buffer) for buffer in value.buffers])
+        buffers = value.buffers
+        return Encoded(value.header, [memoryview(buffer) for buffer in buffers] if buffers else [])
 
     # large values
 
     def _lacks(self, kind: str, sent: Any) -> bool:
         """Whether a part of this frame is still under way."""
-        values = [one.value for one in sent.arguments] if kind == "open" else [sent.value]
-        numbers = [value.transfer for value in values if value.transfer]
+        if kind == "open":
+            numbers = [one.value.transfer for one in sent.arguments if one.value.transfer]
+        else:
+            number = sent.value.transfer
+            numbers = [number] if number else []
         if not numbers:
             return False
         if len(set(numbers)) < len(numbers):
@@ -291,7 +309,8 @@ class Carrier:
             total = sum(sizes) + sum(one.total for one in self._receiving.values())
             if total > self._settings.value_bytes or len(sizes) > 65536 or len(self._receiving) >= 65536:
                 raise LimitExceeded(
-                    f"values of {total} bytes are under way", mend="raise WireSettings.value_bytes, or send less at once"
+                    f"values of {total} bytes are under way",
+                    mend="raise WireSettings.value_bytes, or send less at once",
                 )
             self._receiving[number] = receiving = _Receiving(sizes)
         elif sizes:
@@ -319,6 +338,7 @@ class Carrier:
         self.lost = why or "the connection broke"
         self._control.clear()
         self._credits.clear()
+        self._accepted.clear()
         self._lanes.clear()
         self._turn.clear()
         self._transfers.clear()
@@ -356,7 +376,7 @@ class _Receiving:
 
     def __init__(self, sizes: list[int]) -> None:
         self.total = self.left = sum(sizes)
-        self.parts = [memoryview(np.empty(size, np.uint8)).cast("B") for size in sizes]
+        self.parts = [np.empty(size, np.uint8).data for size in sizes]
         self._open = deque(part for part in self.parts if part.nbytes)
 
     def fill(self, data: memoryview) -> None:

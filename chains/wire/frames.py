@@ -1,7 +1,7 @@
 """Frames and chunks as bytes: proto/chains/v1/carrier.proto, with the two hot places written by hand.
 
-A batch is the concatenation of its frames, each behind the tag and length that protobuf gives a repeated field; a chunk's
-data is sent and received without going through protobuf's copy.
+A batch is the concatenation of its frames, each behind the tag and length that protobuf gives a repeated field; the
+data of a chunk is sent and received without going through protobuf's copy.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read once, when grpc loads; it writes to stderr as it likes otherwise
-import grpc  # noqa: E402
+# Read once, when grpc loads; without it grpc writes to stderr as it likes.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+import grpc
 
-from chains.wire.carrier import Answer, Carrier  # noqa: E402
-from chains.wire.settings import MESSAGE, WireSettings  # noqa: E402
+from chains.wire.carrier import Answer, Carrier
+from chains.wire.settings import MESSAGE, WireSettings
 
 LAZY = 0.005
 """Seconds that credit which nobody waits for may wait for company."""

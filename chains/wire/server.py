@@ -23,7 +23,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class WireServer:
-    """Listens at `settings.bind`. Calls that peers open are begun by `answer`; `joined` and `left` are told of peers."""
+    """Listens at `settings.bind`. Calls that peers open are begun by `answer`; `joined` and `left` hear of peers."""
 
     def __init__(
         self,
@@ -72,7 +72,9 @@ class WireServer:
         except (RuntimeError, ValueError, TypeError):
             port = 0
         if port == 0:
-            raise StartError(f"{bind} cannot be listened on", mend="free the port, or write port 0 for any that is free")
+            raise StartError(
+                f"{bind} cannot be listened on", mend="free the port, or write port 0 for any that is free"
+            )
         await server.start()
         self._server = server
         self.address = f"{bind.rpartition(':')[0]}:{port}"
@@ -119,7 +121,9 @@ class WireServer:
         id = await self._admit(context)
         link = self._links.get(id)
         if link is None:
-            await _refuse(context, ProtocolError("Bulk belongs to no connection", mend="open Connect first, with the same id"))
+            await _refuse(
+                context, ProtocolError("Bulk belongs to no connection", mend="open Connect first, with the same id")
+            )
         else:
             await self._carried(link.run_bulk(context), context)
 

@@ -41,8 +41,8 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class WireSettings:
-    """`token` is the deployment's: who does not have it can do nothing. `bind` is the address to listen on, port 0 for a
-    free one; all interfaces only with `everywhere=True`.
+    """`token` is the deployment's: who does not have it can do nothing. `bind` is the address to listen on, port 0 for
+    one that is free; all interfaces only with `everywhere=True`.
 
     `open_calls` is the most that a connection may have open, `connections` how many there may be, `queued_bytes` the
     most that may lie waiting for parts of larger values, `value_bytes` the largest value.

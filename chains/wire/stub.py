@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from chains.wire.frames import BULK, CONNECT, VERSION
 from chains.wire.link import OPTIONS, Link
 from chains.wire.settings import WireSettings
 
+log = logging.getLogger("chains")
 State = Literal["connecting", "up", "down", "closed"]
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 GREETING = 5.0
@@ -51,6 +53,9 @@ class Connection:
         self._waiting.append(future)
         return await future
 
+    def _closed(self) -> bool:
+        return self.state == "closed"
+
     def _fault(self) -> ChainsError:
         return type(self._why)(self._why.message, mend=self._why.mend)
 
@@ -64,9 +69,8 @@ class Connection:
 
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
-        while self.state != "closed":
+        while not self._closed():
             self.epoch += 1
-            epoch = self.epoch
             try:
                 await self._session()
                 self._why = Unavailable(f"the replica at {self.address} ended the connection", mend="call again")
@@ -74,16 +78,23 @@ class Connection:
                 self._why = error
             except grpc.aio.AioRpcError as error:
                 self._why = _ours(error, self.address)
+            except asyncio.CancelledError:  # of the call, which the bulk stream's end cancels, or of this task
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                self._why = Unavailable(f"the connection to {self.address} broke", mend="call again")
+            except Exception as error:
+                log.error("the connection to %s ended by a fault of ours", self.address, exc_info=error)
+                self._why = Unavailable(f"the connection to {self.address} broke", mend="call again")
             finally:
                 up, carrier = self.state == "up", self.carrier
                 self.carrier = None
-                if self.state != "closed":
+                if not self._closed():
                     self.state = "down"
                 if carrier is not None:
                     carrier.lose(self._why.message)
                 self._settle()
             pause = FIRST_PAUSE if up else min(2 * pause, LONGEST_PAUSE)
-            assert epoch == self.epoch
             await asyncio.sleep(pause)
 
     async def _session(self) -> None:
@@ -102,7 +113,9 @@ class Connection:
                 self.carrier = link.carrier
                 link.carrier.feed(greeting)
                 if self.state != "up":
-                    raise ProtocolError(f"{self.address} does not greet", mend="is a chainlet's replica listening there?")
+                    raise ProtocolError(
+                        f"{self.address} does not greet", mend="is a chainlet's replica listening there?"
+                    )
                 bulk = asyncio.ensure_future(link.run_bulk(channel.stream_stream(BULK)(metadata=metadata)))
                 bulk.add_done_callback(lambda task: main.cancel() if not task.cancelled() else None)
                 self._settle()
@@ -118,7 +131,7 @@ class Connection:
                         await bulk
 
     def _channel(self) -> Any:
-        options = [*OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        options: list[tuple[str, Any]] = [*OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         tls = self._settings.tls
         if tls is None:
             return grpc.aio.insecure_channel(self.address, options)
