@@ -66,6 +66,7 @@ class Carrier:
         self._control: deque[bytes] = deque()
         self._credits: dict[tuple[int, int], list[int]] = {}
         self._accepted: dict[int, float] = {}
+        self._opening: set[int] = set()
         self._lanes: dict[int, deque[bytes]] = {}
         self._turn: deque[int] = deque()
         self._transfers: deque[_Sending] = deque()
@@ -77,7 +78,12 @@ class Carrier:
     # sending
 
     def open(self, port: Port, opening: Any, arguments: dict[str, Encoded]) -> int:
-        """Open a call; its number."""
+        """Open a call; its number. Raises LimitExceeded when its frame would be too large."""
+        names = sum(map(len, arguments)) + 16 * len(arguments)
+        if opening.ByteSize() + names > FRAME - INLINE - 1024:
+            raise LimitExceeded(
+                "the call's own data fill its frame", mend="give tenant, affinity and names of a few hundred bytes"
+            )
         self.last += 1
         number = self.last
         self.calls[number] = port
@@ -86,6 +92,7 @@ class Carrier:
             inline = value.nbytes <= room
             room -= value.nbytes if inline else 0
             opening.arguments.append(pb.Argument(name=name, value=self._value(value, inline)))
+        self._opening.add(number)
         self.send(number, pb.Frame(call=number, open=opening))
         return number
 
@@ -125,13 +132,14 @@ class Carrier:
         self._wake()
 
     def urge(self, frame: Any) -> None:
-        """Before everything else."""
-        if not self.lost:
-            self._control.append(framed(frame))
-            self._wake()
+        """Before everything else; of a call whose Open has not left yet, after that."""
+        if frame.call in self._opening:
+            self.send(frame.call, frame)
+        else:
+            self.urge_bytes(framed(frame))
 
     def urge_bytes(self, framed: bytes) -> None:
-        """The same, of a frame that is bytes already."""
+        """The same, of a frame about the connection that is bytes already."""
         if not self.lost:
             self._control.append(framed)
             self._wake()
@@ -168,8 +176,11 @@ class Carrier:
 
     def batch(self) -> bytes:
         """What is ready, up to about 128 KiB of it: control, credit, then a frame of each call in turn."""
-        parts = list(self._control)
-        self._control.clear()
+        parts: list[bytes] = []
+        room, turn, lanes = BATCH_BYTES, self._turn, self._lanes
+        while self._control and room > 0:
+            parts.append(self._control.popleft())
+            room -= len(parts[-1])
         if self.report is not None:
             parts.append(self.report())
         for (call, stream), (items, size, ended) in self._credits.items():
@@ -179,11 +190,11 @@ class Carrier:
         for call, queued in self._accepted.items():
             parts.append(framed(pb.Frame(call=call, accepted=pb.Accepted(queued=queued))))
         self._accepted.clear()
-        room, turn, lanes = BATCH_BYTES, self._turn, self._lanes
         while turn and room > 0:
             call = turn.popleft()
             lane = lanes[call]
             data = lane.popleft()
+            self._opening.discard(call)
             parts.append(data)
             room -= len(data)
             if lane:
@@ -211,8 +222,10 @@ class Carrier:
             self._frame(frame.call, kind, getattr(frame, kind))
 
     def _frame(self, call: int, kind: str, sent: Any) -> None:
-        waits = bool(self._blocked) and call in self._blocked and kind in _ORDERED
-        if waits or (kind in _VALUED and self._lacks(kind, sent)):
+        if kind == "open":
+            self._numbered(call)
+        waiting = self._blocked.get(call) if self._blocked else None
+        if (waiting and (kind in _ORDERED or waiting[0][0] == "open")) or (kind in _VALUED and self._lacks(kind, sent)):
             self._block(call, kind, sent)
         else:
             self._handle(call, kind, sent)
@@ -256,19 +269,23 @@ class Carrier:
         else:
             raise ProtocolError(f"the peer sent a {kind} for call 0", mend="number calls from 1")
 
-    def _opened(self, call: int, sent: Any) -> None:
+    def _numbered(self, call: int) -> None:
+        """Whether the peer may open a call of this number."""
         if self._answer is None:
             raise ProtocolError(
                 "the peer opens a call, and it is not its place", mend="open calls from the caller's side"
             )
         if call <= self.last:
             raise ProtocolError(f"the peer opens call {call} after call {self.last}", mend="number calls upwards")
-        if len(self.calls) >= self._settings.open_calls:
+        if len(self.calls) + len(self._blocked) >= self._settings.open_calls:
             raise LimitExceeded(
                 f"the peer has {len(self.calls)} calls open",
                 mend="raise WireSettings.open_calls, or wait for their ends",
             )
         self.last = call
+
+    def _opened(self, call: int, sent: Any) -> None:
+        assert self._answer is not None, "refused in _numbered"
         arguments = {one.name: self._taken(one.value) for one in sent.arguments}
         self.calls[call] = self._answer(self, call, sent, arguments)
 
@@ -339,6 +356,7 @@ class Carrier:
         self._control.clear()
         self._credits.clear()
         self._accepted.clear()
+        self._opening.clear()
         self._lanes.clear()
         self._turn.clear()
         self._transfers.clear()

@@ -104,7 +104,7 @@ class Connection:
         metadata = (("authorization", f"Bearer {self._settings.token}"), ("chains-connection", id))
         async with self._channel() as channel:
             main = channel.stream_stream(CONNECT)(metadata=metadata)
-            bulk: asyncio.Task[None] | None = None
+            lanes: list[asyncio.Task[None]] = []
             try:
                 async with asyncio.timeout(GREETING):
                     greeting = await main.read()
@@ -116,19 +116,21 @@ class Connection:
                     raise ProtocolError(
                         f"{self.address} does not greet", mend="is a chainlet's replica listening there?"
                     )
-                bulk = asyncio.ensure_future(link.run_bulk(channel.stream_stream(BULK)(metadata=metadata)))
-                bulk.add_done_callback(lambda task: main.cancel() if not task.cancelled() else None)
+                beside = channel.stream_stream(BULK)(metadata=metadata)
+                lanes = [asyncio.ensure_future(link.run(main)), asyncio.ensure_future(link.run_bulk(beside))]
                 self._settle()
-                await link.run(main)
-                await _raise_status(main)
+                done, _ = await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    await task
+                await _raise_status(main if lanes[0] in done else beside)
             except TimeoutError:
                 raise Unavailable(f"{self.address} did not answer within {GREETING:g} s") from None
             finally:
                 main.cancel()
-                if bulk is not None:
-                    bulk.cancel()
-                    with suppress(asyncio.CancelledError, Exception):  # it ended with the connection
-                        await bulk
+                for task in lanes:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError, Exception):  # what ended first was raised above
+                        await task
 
     def _channel(self) -> Any:
         options: list[tuple[str, Any]] = [*OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]

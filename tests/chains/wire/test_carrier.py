@@ -184,6 +184,28 @@ def test_a_cancel_does_not_wait_for_large_values() -> None:
     assert served.heard == [("cancel", "left")]
 
 
+def test_a_later_call_overtakes_one_whose_arguments_are_large() -> None:
+    pair = Pair()
+    large = pair.caller.open(Heard(), pb.Open(method="scale"), {"array": encode(b"x" * 100_000)})
+    pair.caller.urge(pb.Frame(call=large, hold=pb.Hold(held=True)))
+    small = pair.caller.open(Heard(), pb.Open(method="say"), {})
+    pair.replica.feed(pair.caller.batch())
+    pair.caller.urge(pb.Frame(call=large, hold=pb.Hold(held=False)))
+    pair.replica.feed(pair.caller.batch())
+    assert list(pair.served) == [small]
+    pair.move()
+    assert list(pair.served) == [small, large]
+    assert pair.served[large].heard == [("hold", True), ("hold", False)]
+
+
+def test_control_does_not_overtake_its_calls_open() -> None:
+    pair = Pair()
+    number = pair.caller.open(Heard(), pb.Open(method="say"), {})
+    pair.caller.urge(pb.Frame(call=number, cancel=pb.Cancel(reason="at once")))
+    pair.move()
+    assert pair.served[number].heard == [("cancel", "at once")]
+
+
 def test_credit_is_gathered() -> None:
     pair = Pair()
     number, _, served = pair.opened()

@@ -140,7 +140,12 @@ async def test_any_bytes_leave_the_server_standing(replica: Hosted, channel: Any
     """Frames that were right once, with bytes turned: each connection ends, or ignores them; the server serves on."""
     chance = random.Random(7)
     right = b"".join(JUNK.values()) + frames.framed(
-        pb.Frame(call=2, open=pb.Open(method="book", arguments=[pb.Argument(name="booking", value=pb.Value(header=b"\x92\x00\x80"))]))
+        pb.Frame(
+            call=2,
+            open=pb.Open(
+                method="book", arguments=[pb.Argument(name="booking", value=pb.Value(header=b"\x92\x00\x80"))]
+            ),
+        )
     )
     for _ in range(60):
         wrong = bytearray(right[: chance.randrange(1, len(right))])
