@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -171,7 +170,8 @@ class FairQueue(Generic[T]):
         self.limit = limit
         self.quotas = quotas or Quotas()
         self.taken = 0
-        self._running: Counter[str] = Counter()
+        self._running: dict[str, int] = {}
+        self._capped = any(quota.share < 1.0 for quota in (self.quotas.default, *self.quotas.tenants.values()))
         self._interactive: _Class[T] = _Class()
         self._batch: _Class[T] = _Class()
         self._tickets: dict[Ticket[T], None] = {}
@@ -259,19 +259,23 @@ class FairQueue(Generic[T]):
     def free(self, tenant: str) -> None:
         """A slot is given back. `pop` says whose it is then."""
         self.taken -= 1
-        self._running[tenant] -= 1
-        if not self._running[tenant]:
-            del self._running[tenant]
-        self._interactive.unpark()
-        self._batch.unpark()
+        if self._capped:
+            left = self._running[tenant] - 1
+            if left:
+                self._running[tenant] = left
+            else:
+                del self._running[tenant]
+            self._interactive.unpark()
+            self._batch.unpark()
 
     def _take(self, tenant: str) -> None:
         self.taken += 1
-        self._running[tenant] += 1
+        if self._capped:
+            self._running[tenant] = self._running.get(tenant, 0) + 1
 
     def _may_run(self, tenant: str) -> bool:
         """Within its share always; above it while the slots in reserve stay free."""
-        if self.slots - self.taken > self.quotas.reserve * self.slots:
+        if not self._capped or self.slots - self.taken > self.quotas.reserve * self.slots:
             return True
         share = self.quotas.of(tenant).share
-        return share == 1.0 or self._running[tenant] < max(1, int(share * self.slots + 1e-9))
+        return share == 1.0 or self._running.get(tenant, 0) < max(1, int(share * self.slots + 1e-9))
