@@ -306,7 +306,7 @@ def p99(sorted_waits: list[float]) -> float:
     return sorted_waits[int(len(sorted_waits) * 0.99)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_waits_among_a_hundred_replicas(seed: int) -> None:
     """Heavy tails, reports 50 to 150 ms old, a replica dies every 2 s; 0.2 s is the mean time of a call."""
     chance, ours = p99(waits("random", seed=seed)), p99(waits("router", seed=seed))
