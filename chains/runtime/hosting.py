@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from chains.call import Call, Hop, Scope, Turn, context_of
+from chains.call import DEADLINE, Call, Hop, Scope, Turn, context_of
 from chains.channel import Channel, End, Lease
 from chains.dsl.signature import Checker, Method
 from chains.errors import Cancelled, ChainsError, InvalidValue, NotFound, ProtocolError, describe, revive
@@ -15,7 +15,7 @@ from chains.runtime.attempt import Attempt
 from chains.runtime.replica import Replica
 from chains.timing import Timing
 from chains.wire import frames
-from chains.wire.accounts import account_of
+from chains.wire.accounts import write_account
 from chains.wire.carrier import Carrier
 from chains.wire.codec import Encoded, decode, encode
 from chains.wire.pb import carrier_pb2 as pb
@@ -26,7 +26,7 @@ CALLS = 1024
 BREATH = 64
 """After how many items without a pause a producer lets the others work."""
 OTHERS = 0.02
-"""Seconds after which peers hear of load that others have made."""
+"""Seconds after which peers hear of load that others have made, and between looks at deadlines."""
 
 
 class Host:
@@ -37,8 +37,14 @@ class Host:
         self.after = after
         self.open: dict[Timing, list[Timing]] = {}
         self._calls: OrderedDict[tuple[str, ...], Call] = OrderedDict()
+        self.checkers = {
+            name: {param.name: param.checker for param in method.params if not param.stream}
+            for name, method in replica.node.methods.items()
+        }
         self._peers: dict[Carrier, tuple[Any, ...]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self.served: dict[Served, None] = {}
 
     # peers
 
@@ -85,6 +91,20 @@ class Host:
             idle=load.idle_s,
         )
         return frames.framed(pb.Frame(load=sent))
+
+    def watch(self) -> None:
+        """Look after the deadlines of what runs here. Its callers do too, and tell; so now and then is enough."""
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().call_later(OTHERS, self._late)
+
+    def _late(self) -> None:
+        self._watch, now = None, self.replica.clock.now()
+        limited = [served for served in self.served if served.hop.deadline is not None]
+        for served in limited:
+            if served.hop.deadline is not None and served.hop.deadline <= now:
+                served.hop.cancel(f"{DEADLINE}: {served.hop.timing.label} gave no result in time")
+        if limited:
+            self.watch()
 
     # calls
 
@@ -173,12 +193,14 @@ class Served:
         self.attempt = _Attempt(self, hop, method, out)
         self.arriving = [self._lend(one, number) for number, one in enumerate(opening.streams, 1)]
         host.open[hop.timing] = []
+        host.served[self] = None
         if out is not None:
             hop.attach(out)
         loop = asyncio.get_running_loop()
         self.attempt.task = self._task = loop.create_task(self._run(), context=context_of(hop))
         hop.on_cancel(self._cancelled)
-        hop.arm(f"{hop.timing.label} gave no result in time")
+        if deadline is not None:
+            host.watch()
         if opening.held:
             hop.hold()
 
@@ -197,21 +219,22 @@ class Served:
     async def _run(self) -> None:
         self._begun = True
         try:
-            end, value = pb.End(kind=frames.DONE), await self._result()
+            value = await self._result()
         except asyncio.CancelledError:
-            end, value = self._failed(Cancelled("the code was cancelled from within")), None
+            self._finish(Cancelled("the code was cancelled from within"), None)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a method that calls sys.exit ends its hop, not the process
-            end, value = self._failed(error), None
-        self._finish(end, value)
+            self._finish(error, None)
+        else:
+            self._finish(None, value)
 
     async def _result(self) -> Encoded | None:
         attempt, method, timing, clock = self.attempt, self.attempt.method, self.hop.timing, self.hop.clock
         if self.fault is not None:
             raise self.fault
         start = clock.now()
-        checkers = {param.name: param.checker for param in method.params if not param.stream}
+        checkers = self.host.checkers[method.name]
         given = {
             name: decode(value.header, value.buffers, checkers[name], f"{method.label}({name}=)")
             if name in checkers
@@ -229,29 +252,37 @@ class Served:
         timing.serialise += clock.now() - start
         return value
 
-    def _failed(self, error: BaseException) -> Any:
+    def _failed(self, end: Any, error: BaseException) -> None:
         if self.hop.reason:
             error = self.hop.error()
         if isinstance(error, Cancelled):
-            return pb.End(kind=frames.CANCELLED, reason=error.reason[:1024])
-        detail = describe(error, self.host.replica.node.name)
-        return pb.End(kind=frames.ERROR, error=frames.detail_to(detail))
+            end.kind = frames.CANCELLED
+            end.reason = error.reason[:1024]
+        else:
+            end.kind = frames.ERROR
+            end.error.CopyFrom(frames.detail_to(describe(error, self.host.replica.node.name)))
 
-    def _finish(self, end: Any, value: Encoded | None) -> None:
+    def _finish(self, error: BaseException | None, value: Encoded | None) -> None:
         if self._over:
             return
         self._over = True
         hop, host = self.hop, self.host
         timing, now = hop.timing, hop.clock.now()
         hops = host.open.pop(timing)
+        del host.served[self]
         if not self.carrier.lost:
+            frame = pb.Frame()
+            frame.call = self.number
+            end = frame.end
+            if error is not None:
+                self._failed(end, error)
             streams = {one.producer: number for number, one in enumerate(self.arriving, 1) if one.producer}
             end.accepted = self.attempt.accepted
-            end.account.CopyFrom(account_of(timing, now, hops, streams))
-            if end.ByteSize() > FRAME - 1024 - frames.INLINE:
+            write_account(end.account, timing, now, hops, streams)
+            if (hops or error is not None) and end.ByteSize() > FRAME - 1024 - frames.INLINE:
                 del end.account.hops[:], end.account.waits[:], end.account.works[:]
-            self.carrier.end(self.number, end, value)
-        timing.finish(now, "done" if end.kind == frames.DONE else "error")
+            self.carrier.end(frame, value)
+        timing.finish(now, "done" if error is None else "error")
         for arriving in self.arriving:
             arriving.channel.cancel("its reader has ended")
         hop.close()
@@ -276,7 +307,7 @@ class Served:
         self._task.cancel()
         self.host.changed()
         if not self._begun:  # a task that is cancelled before its first step runs none of its code
-            asyncio.get_running_loop().call_soon(self._finish, self._failed(Cancelled(reason)), None)
+            asyncio.get_running_loop().call_soon(self._finish, Cancelled(reason), None)
 
     # what the caller says
 

@@ -147,17 +147,23 @@ class Carried:
 
     def _open(self, hop: Hop) -> None:
         attempt, call = self.attempt, hop.call
-        opening = pb.Open(
-            method=attempt.method.name,
-            window=0 if attempt.out is None else attempt.out.window,
-            conversation=call.id,
-            tenant=call.tenant,
-            priority=frames.INTERACTIVE if call.priority == "interactive" else frames.BATCH,
-            affinity="" if call.affinity == call.id else call.affinity,
-            turn=hop.timing.turn,
-            traceparent=f"00-{call.trace_id}-{call.parent_span or '0' * 15 + '1'}-01",
-            held=hop.held,
-        )
+        frame = pb.Frame()
+        opening = frame.open  # filled in where it stands: a message that is put into another one is copied
+        opening.method = attempt.method.name
+        opening.conversation = call.id
+        opening.traceparent = f"00-{call.trace_id}-{call.parent_span or _NO_SPAN}-01"
+        if attempt.out is not None:
+            opening.window = attempt.out.window
+        if call.tenant:
+            opening.tenant = call.tenant
+        if call.priority == "batch":
+            opening.priority = frames.BATCH
+        if call.affinity != call.id:
+            opening.affinity = call.affinity
+        if hop.timing.turn:
+            opening.turn = hop.timing.turn
+        if hop.held:
+            opening.held = True
         left = hop.remaining()
         if left is not None:
             opening.time_left = left
@@ -169,7 +175,7 @@ class Carried:
         streams = {stream.name for stream in attempt.inputs}
         arguments = {name: encode(value) for name, value in attempt.values.items() if name not in streams}
         hop.timing.serialise += hop.clock.now() - start
-        self.number = self.carrier.open(self, opening, arguments)
+        self.number = self.carrier.open(self, frame, arguments)
         for forward in self._forwards:
             forward.start()
 
@@ -297,6 +303,9 @@ class Carried:
     def on_close(self, stream: int, close: Any) -> None: ...
     def on_hold(self, held: bool) -> None: ...
     def on_cancel(self, reason: str) -> None: ...
+
+
+_NO_SPAN = "0" * 15 + "1"
 
 
 class Forward:

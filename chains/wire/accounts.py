@@ -17,21 +17,28 @@ HOPS, OWN, EACH = 96, 192, 8
 
 
 def account_of(timing: Timing, now: float, hops: Sequence[Timing], streams: Mapping[Timing, int]) -> Any:
-    """The Account of a hop that ends `now`, with what it called. `streams` numbers the producers of its arguments."""
+    """The Account of a hop that ends `now`, see `write_account`."""
+    account = pb.Account()
+    write_account(account, timing, now, hops, streams)
+    return account
+
+
+def write_account(
+    account: Any, timing: Timing, now: float, hops: Sequence[Timing], streams: Mapping[Timing, int]
+) -> None:
+    """Of a hop that ends `now`, with what it called. `streams` numbers the producers of its arguments."""
     base, accepted = timing.opened, timing.accepted or now
     waited = timing.waited
     if timing.open_waits and not timing.open_works:
         waited += now - timing._since
-    account = pb.Account(
-        elapsed=now - base,
-        queue=max(0.0, accepted - base),
-        wait=waited,
-        serialise=timing.serialise,
-        items_in=timing.items_in,
-        items_out=timing.items_out,
-    )
+    account.elapsed = now - base
+    account.queue = max(0.0, accepted - base)
+    account.wait = waited
+    account.serialise = timing.serialise
+    account.items_in = timing.items_in
+    account.items_out = timing.items_out
     if not (hops or timing.waits or timing.works or timing.open_waits):
-        return account
+        return
     kept = _in_order(hops[-HOPS:], timing)
     index = {hop: number for number, hop in enumerate(kept, 1)}
     on = {**index, **{producer: -number for producer, number in streams.items()}}
@@ -62,7 +69,6 @@ def account_of(timing: Timing, now: float, hops: Sequence[Timing], streams: Mapp
                 works=_works(hop, base, EACH),
             )
         )
-    return account
 
 
 def _in_order(hops: Iterable[Timing], root: Timing) -> list[Timing]:

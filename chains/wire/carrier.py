@@ -77,8 +77,9 @@ class Carrier:
 
     # sending
 
-    def open(self, port: Port, opening: Any, arguments: dict[str, Encoded]) -> int:
-        """Open a call; its number. Raises LimitExceeded when its frame would be too large."""
+    def open(self, port: Port, frame: Any, arguments: dict[str, Encoded]) -> int:
+        """Open a call with an Open frame; its number. Raises LimitExceeded when the frame would be too large."""
+        opening = frame.open
         names = sum(map(len, arguments)) + 16 * len(arguments)
         if opening.ByteSize() + names > FRAME - INLINE - 1024:
             raise LimitExceeded(
@@ -91,9 +92,12 @@ class Carrier:
         for name, value in arguments.items():
             inline = value.nbytes <= room
             room -= value.nbytes if inline else 0
-            opening.arguments.append(pb.Argument(name=name, value=self._value(value, inline)))
+            argument = opening.arguments.add()
+            argument.name = name
+            self._fill(argument.value, value, inline)
         self._opening.add(number)
-        self.send(number, pb.Frame(call=number, open=opening))
+        frame.call = number
+        self.send(number, frame)
         return number
 
     def accept(self, call: int, queued: float) -> None:
@@ -102,19 +106,21 @@ class Carrier:
         self._wake()
 
     def item(self, call: int, stream: int, value: Encoded) -> None:
-        if not value.buffers and len(value.header) <= INLINE:
-            sent = pb.Value(header=value.header)
-        else:
-            sent = self._value(value, value.nbytes <= INLINE)
-        self.send(call, pb.Frame(call=call, item=pb.Item(stream=stream, value=sent)))
+        frame = pb.Frame()
+        frame.call = call
+        item = frame.item
+        if stream:
+            item.stream = stream
+        self._fill(item.value, value, value.nbytes <= INLINE)
+        self.send(call, frame)
 
-    def end(self, call: int, end: Any, value: Encoded | None) -> None:
-        """The call's End, after what it has sent; then it is forgotten."""
+    def end(self, frame: Any, value: Encoded | None) -> None:
+        """The End of a call, after what it has sent; then it is forgotten."""
         if value is not None:
-            end.value.CopyFrom(self._value(value, value.nbytes <= INLINE))
-        self._accepted.pop(call, None)
-        if self.calls.pop(call, None) is not None:
-            self.send(call, pb.Frame(call=call, end=end))
+            self._fill(frame.end.value, value, value.nbytes <= INLINE)
+        self._accepted.pop(frame.call, None)
+        if self.calls.pop(frame.call, None) is not None:
+            self.send(frame.call, frame)
 
     def send(self, call: int, frame: Any) -> None:
         """In the call's turn, after what it has sent before."""
@@ -159,12 +165,16 @@ class Carrier:
         else:
             self._lazily()
 
-    def _value(self, value: Encoded, inline: bool) -> Any:
+    def _fill(self, sent: Any, value: Encoded, inline: bool) -> None:
+        """A Value, filled in where it stands: a message that is put into another one is copied."""
         if inline:
-            return pb.Value(header=value.header, buffers=[bytes(buffer) for buffer in value.buffers])
-        self._transfer += 1
-        self._transfers.append(_Sending(self._transfer, value))
-        return pb.Value(transfer=self._transfer)
+            sent.header = value.header
+            if value.buffers:
+                sent.buffers.extend(map(bytes, value.buffers))
+        else:
+            self._transfer += 1
+            self._transfers.append(_Sending(self._transfer, value))
+            sent.transfer = self._transfer
 
     @property
     def pending(self) -> bool:

@@ -60,7 +60,10 @@ class Encoded:
 
     @property
     def nbytes(self) -> int:
-        return len(self.header) + sum(buffer.nbytes for buffer in self.buffers)
+        size = len(self.header)
+        for buffer in self.buffers:
+            size += buffer.nbytes
+        return size
 
 
 def encode(value: Any, checker: Checker | None = None, where: str = "the value") -> Encoded:

@@ -84,7 +84,7 @@ class Pair:
     def opened(self, **arguments: Any) -> tuple[int, Heard, Heard]:
         port = Heard()
         encoded = {name: encode(value) for name, value in arguments.items()}
-        number = self.caller.open(port, pb.Open(method="say"), encoded)
+        number = self.caller.open(port, pb.Frame(open=pb.Open(method="say")), encoded)
         self.move()
         return number, port, self.served[number]
 
@@ -100,7 +100,7 @@ def test_a_call_from_open_to_end() -> None:
     pair.caller.credit(number, 0, 35, urgent=True)
     pair.caller.urge(pb.Frame(call=number, hold=pb.Hold(held=True)))
     pair.move()
-    pair.replica.end(number, pb.End(kind=frames.DONE), encode("bye"))
+    pair.replica.end(pb.Frame(call=number, end=pb.End(kind=frames.DONE)), encode("bye"))
     pair.move()
     assert port.heard == [("accepted", 0.5), ("item", 0, 35), ("end", frames.DONE)]
     assert served.heard == [("hold", True), ("credit", 0, 1, 35, False)]
@@ -111,7 +111,7 @@ def test_an_end_that_comes_at_once_stands_for_the_acceptance() -> None:
     pair = Pair()
     number, port, _ = pair.opened()
     pair.replica.accept(number, 0.0)
-    pair.replica.end(number, pb.End(accepted=True), None)
+    pair.replica.end(pb.Frame(call=number, end=pb.End(accepted=True)), None)
     pair.move()
     assert port.heard == [("end", frames.DONE)]
 
@@ -140,7 +140,7 @@ def test_a_batch_is_bounded_and_no_frame_is_too_large() -> None:
         assert {frame.call for frame in frames.frames_of(batch)} == set(numbers), "all calls are in each"
     assert max(sizes) < 200_000
     with pytest.raises(LimitExceeded):
-        pair.caller.open(Heard(), pb.Open(method="say", tenant="x" * 70_000), {})
+        pair.caller.open(Heard(), pb.Frame(open=pb.Open(method="say", tenant="x" * 70_000)), {})
 
 
 def test_large_values_go_beside_and_nothing_overtakes_them() -> None:
@@ -153,7 +153,7 @@ def test_large_values_go_beside_and_nothing_overtakes_them() -> None:
     pair.replica.item(number, 0, encode("first"))
     pair.replica.item(number, 0, encode(array))
     pair.replica.item(number, 0, encode("last"))
-    pair.replica.end(number, pb.End(), None)
+    pair.replica.end(pb.Frame(call=number, end=pb.End()), None)
     pair.caller.feed(pair.replica.batch())
     assert [one[0] for one in port.heard] == ["item"], "what comes after a large value waits for it"
     pair.move()
@@ -186,9 +186,9 @@ def test_a_cancel_does_not_wait_for_large_values() -> None:
 
 def test_a_later_call_overtakes_one_whose_arguments_are_large() -> None:
     pair = Pair()
-    large = pair.caller.open(Heard(), pb.Open(method="scale"), {"array": encode(b"x" * 100_000)})
+    large = pair.caller.open(Heard(), pb.Frame(open=pb.Open(method="scale")), {"array": encode(b"x" * 100_000)})
     pair.caller.urge(pb.Frame(call=large, hold=pb.Hold(held=True)))
-    small = pair.caller.open(Heard(), pb.Open(method="say"), {})
+    small = pair.caller.open(Heard(), pb.Frame(open=pb.Open(method="say")), {})
     pair.replica.feed(pair.caller.batch())
     pair.caller.urge(pb.Frame(call=large, hold=pb.Hold(held=False)))
     pair.replica.feed(pair.caller.batch())
@@ -200,7 +200,7 @@ def test_a_later_call_overtakes_one_whose_arguments_are_large() -> None:
 
 def test_control_does_not_overtake_its_calls_open() -> None:
     pair = Pair()
-    number = pair.caller.open(Heard(), pb.Open(method="say"), {})
+    number = pair.caller.open(Heard(), pb.Frame(open=pb.Open(method="say")), {})
     pair.caller.urge(pb.Frame(call=number, cancel=pb.Cancel(reason="at once")))
     pair.move()
     assert pair.served[number].heard == [("cancel", "at once")]
@@ -236,7 +236,7 @@ def test_a_ping_is_answered() -> None:
 def test_frames_about_a_call_that_has_ended_are_let_be() -> None:
     pair = Pair()
     number, _, _ = pair.opened()
-    pair.replica.end(number, pb.End(), None)
+    pair.replica.end(pb.Frame(call=number, end=pb.End()), None)
     pair.caller.urge(pb.Frame(call=number, cancel=pb.Cancel(reason="late")))
     pair.move()
 
