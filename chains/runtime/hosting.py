@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from chains.call import DEADLINE, Call, Hop, Scope, Turn, context_of
-from chains.channel import Channel, End, Lease
+from chains.channel import Channel, End
 from chains.dsl.signature import Checker, Method
 from chains.errors import Cancelled, ChainsError, InvalidValue, NotFound, ProtocolError, describe, revive
 from chains.runtime.attempt import Attempt
+from chains.runtime.crossing import Arriving, Outgoing
 from chains.runtime.replica import Replica
 from chains.timing import Timing
 from chains.wire import frames
@@ -23,8 +24,6 @@ from chains.wire.settings import FRAME
 
 CALLS = 1024
 """How many conversations are remembered between their hops."""
-BREATH = 64
-"""After how many items without a pause a producer lets the others work."""
 OTHERS = 0.02
 """Seconds after which peers hear of load that others have made, and between looks at deadlines."""
 
@@ -176,7 +175,7 @@ class Served:
         self.number = number
         self.fault: ChainsError | None = None
         self._arguments = arguments
-        self._begun = self._over = False
+        self.over = self._begun = False
         replica = host.replica
         method = replica.node.methods.get(opening.method)
         if method is None:
@@ -263,9 +262,9 @@ class Served:
             end.error.CopyFrom(frames.detail_to(describe(error, self.host.replica.node.name)))
 
     def _finish(self, error: BaseException | None, value: Encoded | None) -> None:
-        if self._over:
+        if self.over:
             return
-        self._over = True
+        self.over = True
         hop, host = self.hop, self.host
         timing, now = hop.timing, hop.clock.now()
         hops = host.open.pop(timing)
@@ -352,117 +351,6 @@ class Served:
 
     def on_end(self, end: Any, value: Encoded | None) -> None:
         raise ProtocolError("a caller sent End", mend="send Cancel")
-
-
-class Outgoing(Channel[Any]):
-    """The method's own stream. What is offered goes out at once, and holds credit until the caller's code took it."""
-
-    __slots__ = ("_breath", "_served")
-
-    def __init__(self, served: Served, window: int) -> None:
-        super().__init__(window)
-        self._served = served
-        self._breath = 1
-
-    def admits(self) -> bool:
-        return not self._held and self.queued < self.window and self._end is None and self._breath > 0
-
-    async def send(self, item: Any) -> None:
-        """As of every channel. A producer that never waits for anything lets the loop write now and then: after its
-        first item, and after every few.
-        """
-        if self._breath <= 0:
-            self._breath = BREATH
-            await asyncio.sleep(0)  # the writer wakes
-            await asyncio.sleep(0)  # and writes
-        await super().send(item)
-
-    def offer(self, item: Any) -> bool:
-        if self._end is not None:
-            raise self._gone()
-        if not self.admits():
-            return False
-        served = self._served
-        timing, clock = served.hop.timing, served.hop.clock
-        start = clock.now()
-        value = encode(item)
-        timing.serialise += clock.now() - start
-        size = frames.cost(value)
-        self.queued += size
-        if self.queued > self.peak:
-            self.peak = self.queued
-        self._breath -= 1
-        served.carrier.item(served.number, 0, value)
-        return True
-
-    def returned(self, size: int) -> None:
-        """The caller's code took items of `size` together. Raises ProtocolError for more than was sent."""
-        if self._end is not None:
-            return
-        if size > self.queued:
-            raise ProtocolError("the peer gives credit for what it was never sent", mend="credit items once")
-        self.queued -= size
-        self.spare()
-
-
-class Arriving:
-    """A stream argument that comes over the wire: decoded, and credited, when the user's code takes an item."""
-
-    def __init__(self, served: Served, number: int, checker: Checker, where: str, window: int) -> None:
-        timing = served.hop.timing
-        self.producer: Timing | None = Timing("", None, timing.call, timing.turn, "", "", timing.opened)
-        self.channel: Channel[Any] = Channel(window)
-        self.channel.on_taken = self._taken
-        self.ready = self.channel.ready
-        self._served = served
-        self._number = number
-        self._checker = checker
-        self._where = where
-        self._kept = 0
-        self._first = True
-        self._ended = False
-
-    def arrive(self, value: Encoded, size: int) -> None:
-        channel = self.channel
-        if channel.queued >= channel.window:
-            raise ProtocolError("the peer sends without credit", mend="wait for Credit frames")
-        channel.push(value, size)
-
-    def take(self) -> Any:
-        try:
-            value = self.channel.take()
-        except BaseException:  # the end, whichever it is
-            if not self._ended:
-                self._ended = True
-                served = self._served
-                if not served._over:
-                    served.carrier.credit(served.number, self._number, 0, urgent=True, ended=True)
-            raise
-        timing, clock = self._served.hop.timing, self._served.hop.clock
-        start = clock.now()
-        item = decode(value.header, value.buffers, self._checker, self._where)
-        timing.serialise += clock.now() - start
-        return item
-
-    def begin(self) -> None: ...
-
-    async def ahead(self, lease: Lease) -> None:
-        await lease.news()
-
-    async def next(self) -> Any:
-        await self.channel.arrival()
-        return self.take()
-
-    def _taken(self, size: int) -> None:
-        served = self._served
-        if served._over:
-            return
-        self._kept += size
-        urgent = self._first or self._kept * 4 >= self.channel.window
-        if urgent:
-            self._kept = 0
-            self._first = False
-        served.carrier.credit(served.number, self._number, size, urgent=urgent)
 
 
 _IDLE = ("ready", 0, 0, 0, 0, 0, 0)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from chains.call import Hop
-from chains.channel import End, Lease
 from chains.dsl.graph import Node
-from chains.errors import Cancelled, ChainsError, Unavailable, describe, revive
-from chains.runtime.attempt import Attempt, Input
+from chains.errors import Cancelled, ChainsError, Unavailable, revive
+from chains.runtime.attempt import Attempt
+from chains.runtime.crossing import Forward
 from chains.runtime.deployment import ReplicaLoad
 from chains.runtime.drive import Server
 from chains.timing import Clock, Timing
@@ -129,6 +129,15 @@ class Carried:
         self._given = 0
         self._forwards: list[Forward] = []
 
+    @property
+    def hop(self) -> Hop:
+        return self.attempt.hop
+
+    @property
+    def over(self) -> bool:
+        """Whether its End has come, or the connection has gone."""
+        return self._end is not None or bool(self._lost)
+
     async def run(self) -> Any:
         attempt, hop = self.attempt, self.attempt.hop
         self._open(hop)
@@ -182,17 +191,14 @@ class Carried:
     async def _ended(self, hop: Hop) -> None:
         """Wait for the call's end, also after a cancel: until then the code over there runs its `finally`."""
         loop = asyncio.get_running_loop()
-        while not self._is_over():
+        while not self.over:
             self._waiter = loop.create_future()
             try:
                 await self._waiter
             except asyncio.CancelledError:
-                if self._is_over():
+                if self.over:
                     raise
                 self._leave(hop.reason or "cancelled")
-
-    def _is_over(self) -> bool:
-        return self._end is not None or bool(self._lost)
 
     def _leave(self, reason: str) -> None:
         if not self.left:
@@ -306,98 +312,6 @@ class Carried:
 
 
 _NO_SPAN = "0" * 15 + "1"
-
-
-class Forward:
-    """Sends a lent stream on. Its items stay in their channel until the callee's code has taken them."""
-
-    def __init__(self, carried: Carried, number: int, stream: Input, window: int) -> None:
-        self._carried = carried
-        self._number = number
-        self._stream = stream
-        self._window = window
-        self._under_way = 0
-        self._lease: Lease | None = None
-        self._credit: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._over = False
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def stop(self) -> None:
-        """The callee has ended: what it did not take is the next reader's."""
-        if self._task is not None:
-            self._task.cancel()
-        self._release()
-
-    def _release(self) -> None:
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
-
-    async def _run(self) -> None:
-        source = self._stream.source
-        source.begin()
-        lease = self._lease = await source.channel.lease()
-        while True:
-            while lease.ready() and self._under_way < self._window:
-                if not self._send(lease.look()):
-                    return
-            if lease.ready():
-                self._credit = asyncio.get_running_loop().create_future()
-                await self._credit
-            elif lease.ended is not None:
-                self._close(lease.ended)
-                return
-            else:
-                await source.ahead(lease)
-
-    def _send(self, item: Any) -> bool:
-        carried = self._carried
-        hop = carried.attempt.hop
-        if type(item) is Encoded:  # on its way through: it was encoded where it came from
-            value = item
-        else:
-            start = hop.clock.now()
-            try:
-                value = encode(item)
-            except ChainsError as error:
-                self._close(End("error", error))
-                return False
-            hop.timing.serialise += hop.clock.now() - start
-        self._under_way += frames.cost(value)
-        carried.carrier.item(carried.number, self._number, value)
-        return True
-
-    def _close(self, end: End) -> None:
-        close = pb.Close(stream=self._number)
-        if end.kind == "error" and end.error is not None:
-            producer = self._stream.source.producer
-            close.error.CopyFrom(frames.detail_to(describe(end.error, producer.node if producer else "caller")))
-        elif end.kind == "cancelled":
-            close.cancelled = (end.reason or "cancelled")[:1024]
-        self._carried.carrier.send(self._carried.number, pb.Frame(call=self._carried.number, close=close))
-
-    def credited(self, credit: Any) -> None:
-        """The callee's code took items, or has met the end."""
-        self._under_way = max(0, self._under_way - credit.bytes)
-        if credit.items:
-            self._stream.consumed(credit.items)
-            if self._lease is not None:
-                self._lease.taken(credit.items)
-        if self._credit is not None and not self._credit.done():
-            self._credit.set_result(None)
-        if credit.ended and not self._over:
-            self._over = True
-            self._release()
-            source = self._stream.source
-            if source.ready():
-                try:
-                    source.take()
-                except BaseException:  # the end, whichever it is: it was read
-                    pass
-            self._stream.exhausted()
 
 
 class RemoteNode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -38,7 +39,7 @@ class Worker:
 
     async def leave(self, file: str) -> None:
         async def write() -> None:
-            Path(file).write_text("done afterwards")
+            await asyncio.to_thread(Path(file).write_text, "done afterwards")
 
         current().after(write)
 

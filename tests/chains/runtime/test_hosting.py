@@ -4,9 +4,8 @@ replica's side owes a caller: credit, deadlines, one End.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -16,7 +15,7 @@ import pytest
 from chains.runtime.host import Hosted
 from chains.wire.pb import carrier_pb2, carrier_pb2_grpc
 from chains.wire.settings import WireSettings, new_token
-from tests.chains.wire.hosted import hosted
+from tests.chains.wire.hosted import eventually, hosted
 
 TOKEN = new_token()
 
@@ -173,10 +172,4 @@ async def test_a_caller_that_goes_leaves_nothing(replica: Hosted) -> None:
         await made.open(3, "total", streams=[carrier_pb2.StreamArgument(name="numbers", window=1000)])
         for _ in range(2):
             await made.next("accepted")
-    await _eventually(lambda: not replica.host.replica.running and not replica.host.open and not replica.host._peers)
-
-
-async def _eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5.0):
-        while not holds():
-            await asyncio.sleep(0)
+    await eventually(lambda: not replica.host.replica.running and not replica.host.open and not replica.host._peers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from chains.errors import NotFound, RemoteError, SettingError, StartError, Unava
 from chains.runtime.processes import Processes, target_of
 from chains.spans import hop_rows
 from tests.chains.runtime import chain_of_processes as chain
+from tests.chains.wire.hosted import eventually
 from tests.shape.tree import ROOT
 
 
@@ -48,8 +48,7 @@ async def test_work_after_a_hop_is_done_in_its_process(tmp_path: Path) -> None:
     file = tmp_path / "after"
     async with Processes(build(chain.Front)) as runtime, runtime.open_call():
         await runtime.handle("Worker").leave(str(file))
-        while not file.exists() or not file.read_text():
-            await asyncio.sleep(0)
+        await eventually(lambda: not (not file.exists() or not file.read_text()))
 
 
 async def test_a_method_that_exits_ends_its_hop_alone() -> None:
@@ -126,7 +125,8 @@ def test_a_chain_in_a_module_and_in_a_file(tmp_path: Path) -> None:
     assert target_of(build(chain.Front)) == f"{chain.__name__}:Front"
     file = tmp_path / "mine.py"
     file.write_text(
-        "from chains import chainlet\n\n@chainlet(entry=True)\nclass Mine:\n    async def run(self) -> int:\n        return 1\n"
+        "from chains import chainlet\n\n"
+        "@chainlet(entry=True)\nclass Mine:\n    async def run(self) -> int:\n        return 1\n"
     )
     assert target_of(load(str(file))) == f"{file}:Mine"
 

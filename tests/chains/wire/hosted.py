@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from chains.runtime.handle import Handle
 from chains.runtime.host import Hosted
 from chains.runtime.remote import Remote, RemoteNode
 from chains.spans import Recorder
+from chains.testing.harness import until
 from chains.testing.probes import Entry
 from chains.timing import LoopClock
 from chains.wire.settings import WireSettings, new_token
@@ -54,3 +55,12 @@ async def calling(address: str, settings: WireSettings) -> AsyncIterator[Caller]
         yield caller
     finally:
         await caller.remote.gone()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Let everybody else work until `holds`; at most 5 seconds."""
+
+    async def check() -> bool:
+        return holds()
+
+    await until(check, "what was waited for")

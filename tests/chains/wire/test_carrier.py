@@ -1,4 +1,4 @@
-"""Two carriers back to back, without a socket: order, turns, credit, large values, and peers that break the protocol."""
+"""Two carriers back to back, without a socket: order, turns, credit, large values, peers that break the protocol."""
 
 from __future__ import annotations
 

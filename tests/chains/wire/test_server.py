@@ -174,13 +174,13 @@ async def test_a_message_past_the_limit_is_refused(replica: Hosted, channel: Any
 
 
 async def test_connections_are_counted() -> None:
-    async with hosted(replace(SETTINGS, connections=1)) as replica:
-        async with grpc.aio.insecure_channel(replica.server.address) as channel:
-            first = channel.stream_stream(CONNECT)(metadata=known())
-            await first.read()
-            code, details = await refused(channel.stream_stream(CONNECT)(metadata=known()))
-            assert code == "OUT_OF_RANGE" and "WireSettings.connections" in details
-            first.cancel()
+    one = replace(SETTINGS, connections=1)
+    async with hosted(one) as replica, grpc.aio.insecure_channel(replica.server.address) as channel:
+        first = channel.stream_stream(CONNECT)(metadata=known())
+        await first.read()
+        code, details = await refused(channel.stream_stream(CONNECT)(metadata=known()))
+        assert code == "OUT_OF_RANGE" and "WireSettings.connections" in details
+        first.cancel()
 
 
 async def test_a_port_in_use_is_a_start_error(replica: Hosted) -> None:
