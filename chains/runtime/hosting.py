@@ -169,6 +169,9 @@ class _Attempt(Attempt):
 class Served:
     """One call from elsewhere. The callee's end of a call on a carrier."""
 
+    __slots__ = ("_arguments", "_begun", "_task", "_turn", "arriving", "attempt", "carrier", "fault", "hop", "host",
+                 "number", "over")  # fmt: skip
+
     def __init__(self, host: Host, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]) -> None:
         self.host = host
         self.carrier = carrier
@@ -196,7 +199,7 @@ class Served:
         if out is not None:
             hop.attach(out)
         loop = asyncio.get_running_loop()
-        self.attempt.task = self._task = loop.create_task(self._run(), context=context_of(hop))
+        self.attempt.task = self._task = asyncio.Task(self._run(), loop=loop, context=context_of(hop))
         hop.on_cancel(self._cancelled)
         if deadline is not None:
             host.watch()

@@ -70,14 +70,16 @@ class Remote:
 
     def load(self) -> ReplicaLoad:
         """The last report, grown older: what waits or stands still does so since then. What was cancelled from here
-        drains, also before the replica has heard of it.
+        drains, also before the replica has heard of it. One that cannot be reached is as good as dead.
         """
+        if self._state == "dead" or self._connection.state in ("down", "closed"):
+            return ReplicaLoad(self.node.name, self.name, "dead")
         load, age = self._load, self.clock.now() - self._reported
         left = sum(1 for carried in self.carried if carried.left and carried.attempt.accepted)
         return ReplicaLoad(
             load.node,
             load.replica,
-            "dead" if self._state == "dead" else load.state,
+            load.state,
             load.running,
             load.queued,
             load.streams,
@@ -114,6 +116,9 @@ class Remote:
 
 class Carried:
     """One attempt on its way. The caller's end of a call on a carrier."""
+
+    __slots__ = ("_end", "_forwards", "_given", "_lost", "_value", "_waiter", "_wrong", "attempt", "carrier", "left",
+                 "number", "remote")  # fmt: skip
 
     def __init__(self, attempt: Attempt, carrier: Carrier, remote: Remote) -> None:
         self.attempt = attempt

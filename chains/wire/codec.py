@@ -51,7 +51,7 @@ class Ext:
     KEYED = 8  # [[key, value]], a dict with a key that is an extension itself
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Encoded:
     """A value on its way: the header, and buffers that share memory with the value's own arrays."""
 

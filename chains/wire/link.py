@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-# Read once, when grpc loads; without it grpc writes to stderr as it likes.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 import grpc
 
 from chains.wire.carrier import Answer, Carrier
