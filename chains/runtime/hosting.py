@@ -13,6 +13,7 @@ from chains.dsl.signature import Checker, Method
 from chains.errors import Cancelled, ChainsError, InvalidValue, NotFound, ProtocolError, describe, revive
 from chains.runtime.attempt import Attempt
 from chains.runtime.crossing import Arriving, Outgoing
+from chains.runtime.mirror import root_of, told
 from chains.runtime.replica import Replica
 from chains.timing import Timing
 from chains.wire import frames
@@ -135,10 +136,19 @@ class Host:
                 affinity=opening.affinity,
                 traceparent=opening.traceparent,
             )
+            call.watch(self._turned)
             self._forget()
         else:
             self._calls.move_to_end(key)
         return Turn(call, opening.turn, None) if opening.turn else call
+
+    def _turned(self, event: str, turn: Turn) -> None:
+        """Something has become of a turn that the code here made: its caller hears of it."""
+        root = root_of(turn)
+        served = next((one for one in self.served if one.hop is root), None)
+        if served is not None and not served.over:
+            frame = pb.Frame(call=served.number, turn=told(turn, event.removeprefix("turn_")))
+            served.carrier.send(served.number, frame)
 
     def _forget(self) -> None:
         for key in list(self._calls)[: max(0, len(self._calls) - CALLS)]:
@@ -348,6 +358,12 @@ class Served:
 
     def on_lost(self, why: str) -> None:
         self.hop.cancel(why)
+
+    def on_played(self, turn: int, ms: float) -> None:
+        self.hop.call.played.report(turn, ms)
+
+    def on_turn(self, turn: Any) -> None:
+        raise ProtocolError("a caller sent a Turn", mend="leave that to the replica")
 
     def on_accepted(self, queued: float) -> None:
         raise ProtocolError("a caller sent Accepted", mend="leave that to the replica")

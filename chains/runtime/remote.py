@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from chains.call import Hop
+from chains.call import Hop, Turn, Undo
 from chains.dsl.graph import Node
 from chains.errors import Cancelled, ChainsError, Unavailable, revive
 from chains.runtime.attempt import Attempt
 from chains.runtime.crossing import Forward
 from chains.runtime.deployment import ReplicaLoad
 from chains.runtime.drive import Server
+from chains.runtime.mirror import follow, mirrored
 from chains.timing import Clock, Timing
 from chains.wire import frames
 from chains.wire.accounts import take_over
@@ -117,8 +118,22 @@ class Remote:
 class Carried:
     """One attempt on its way. The caller's end of a call on a carrier."""
 
-    __slots__ = ("_end", "_forwards", "_given", "_lost", "_value", "_waiter", "_wrong", "attempt", "carrier", "left",
-                 "number", "remote")  # fmt: skip
+    __slots__ = (
+        "_end",
+        "_forwards",
+        "_given",
+        "_lost",
+        "_turns",
+        "_unwatch",
+        "_value",
+        "_waiter",
+        "_wrong",
+        "attempt",
+        "carrier",
+        "left",
+        "number",
+        "remote",
+    )  # fmt: skip
 
     def __init__(self, attempt: Attempt, carrier: Carrier, remote: Remote) -> None:
         self.attempt = attempt
@@ -132,6 +147,8 @@ class Carried:
         self._lost = ""
         self._wrong: ChainsError | None = None
         self._given = 0
+        self._turns: dict[int, Turn] = {}
+        self._unwatch: Undo | None = None
         self._forwards: list[Forward] = []
 
     @property
@@ -158,6 +175,11 @@ class Carried:
                 out.on_taken = None
             for forward in self._forwards:
                 forward.stop()
+            if self._unwatch is not None:
+                self._unwatch()
+            for turn in list(self._turns.values()):
+                turn.cancel("the code that made it has ended")
+                turn.close()
 
     def _open(self, hop: Hop) -> None:
         attempt, call = self.attempt, hop.call
@@ -192,6 +214,7 @@ class Carried:
         self.number = self.carrier.open(self, frame, arguments)
         for forward in self._forwards:
             forward.start()
+        self._unwatch = call.played.watch(self._played)
 
     async def _ended(self, hop: Hop) -> None:
         """Wait for the call's end, also after a cancel: until then the code over there runs its `finally`."""
@@ -311,6 +334,23 @@ class Carried:
         self._lost = why
         self._wake()
 
+    def on_turn(self, turn: Any) -> None:
+        """The callee's code makes turns of this conversation: whoever watches the call here sees them too."""
+        hop = self.attempt.hop
+        known = self._turns.get(turn.number)
+        if known is None:
+            known = mirrored(hop, turn.number, max(0.0, turn.opened))
+            self._turns[turn.number] = known
+        for mark in turn.marks:
+            known.mark(mark.name, known.opened + mark.after)
+        if follow(known, turn.event, turn.reason):
+            del self._turns[turn.number]
+
+    def _played(self, turn: int, ms: float) -> None:
+        if not self.over:
+            self.carrier.urge(pb.Frame(call=self.number, played=pb.Played(turn=turn, ms=ms)))
+
+    def on_played(self, turn: int, ms: float) -> None: ...
     def on_close(self, stream: int, close: Any) -> None: ...
     def on_hold(self, held: bool) -> None: ...
     def on_cancel(self, reason: str) -> None: ...

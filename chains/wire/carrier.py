@@ -30,6 +30,8 @@ class Port(Protocol):
     def on_credit(self, credit: Any) -> None: ...
     def on_hold(self, held: bool) -> None: ...
     def on_cancel(self, reason: str) -> None: ...
+    def on_turn(self, turn: Any) -> None: ...
+    def on_played(self, turn: int, ms: float) -> None: ...
     def on_end(self, end: Any, value: Encoded | None) -> None: ...
     def on_lost(self, why: str) -> None:
         """The connection is gone, and with it the call."""
@@ -268,6 +270,10 @@ class Carrier:
             port.on_cancel(sent.reason)
         elif kind == "hold":
             port.on_hold(sent.held)
+        elif kind == "turn":
+            port.on_turn(sent)
+        elif kind == "played":
+            port.on_played(sent.turn, sent.ms)
         else:
             raise ProtocolError(f"the peer sent a {kind} within a call", mend="send it with call 0")
 
@@ -377,7 +383,7 @@ class Carrier:
             port.on_lost(self.lost)
 
 
-_ORDERED = frozenset({"open", "item", "close", "end"})
+_ORDERED = frozenset({"open", "item", "close", "end", "turn"})
 _VALUED = frozenset({"open", "item", "end"})
 
 

@@ -48,6 +48,12 @@ class Heard:
     def on_cancel(self, reason: str) -> None:
         self.heard.append(("cancel", reason))
 
+    def on_turn(self, turn: Any) -> None:
+        self.heard.append(("turn", turn.number, turn.event))
+
+    def on_played(self, turn: int, ms: float) -> None:
+        self.heard.append(("played", turn, ms))
+
     def on_end(self, end: Any, value: Encoded | None) -> None:
         self.heard.append(("end", end.kind))
         if value is not None:
