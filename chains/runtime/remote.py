@@ -65,7 +65,12 @@ class Remote:
         if self._connection.state not in ("up", "connecting") or self._state == "dead":
             return -1
         load = self._load
-        if load.state not in ("ready", "starting"):
+        if load.state in (
+            "draining",
+            "stopped",
+            "failed",
+            "dead",
+        ):  # one that starts is ready before its report says so
             return -1
         return max(load.running + load.queued, len(self.carried))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from chains.channel import Channel
+from chains.wire.pb import carrier_pb2 as pb
 from chains.wire.settings import WireSettings, new_token
 from tests.chains.wire.hosted import Caller, calling, eventually, hosted
 
@@ -38,6 +39,13 @@ async def test_times_add_up_and_the_wire_is_what_is_left(caller: Caller) -> None
     parts = hop.parts()
     assert sum(parts.values()) == pytest.approx(hop.closed - hop.opened)
     assert parts["wire"] > 0 and parts["serialise"] > 0 and hop.replica == "Probe#0" and hop.outcome == "done"
+
+
+async def test_what_a_replica_reports_decides_whether_it_is_called(caller: Caller) -> None:
+    """One that is warming was called ready by somebody else: the report is only late. One that drains takes nothing."""
+    for state, pressure in (("warming", 0), ("ready", 0), ("draining", -1), ("dead", -1)):
+        caller.remote._told("load", pb.Load(state=state))
+        assert caller.remote.pressure == pressure
 
 
 async def test_hundreds_of_calls_with_cancels_at_any_moment_are_right_and_leave_nothing() -> None:
