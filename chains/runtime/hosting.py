@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from chains.call import DEADLINE, Call, Hop, Scope, Turn, context_of
@@ -281,6 +281,8 @@ class Served:
         hop, host = self.hop, self.host
         timing, now = hop.timing, hop.clock.now()
         hops = host.open.pop(timing)
+        if hop._children:
+            hops += _open_hops(hop)
         del host.served[self]
         if not self.carrier.lost:
             frame = pb.Frame()
@@ -370,6 +372,14 @@ class Served:
 
     def on_end(self, end: Any, value: Encoded | None) -> None:
         raise ProtocolError("a caller sent End", mend="send Cancel")
+
+
+def _open_hops(scope: Scope) -> Iterator[Timing]:
+    """The hops below a scope that have not ended: they are accounted as they are, since it will not hear of them."""
+    for child in scope._children:
+        if isinstance(child, Hop):
+            yield child.timing
+        yield from _open_hops(child)
 
 
 _IDLE = ("ready", 0, 0, 0, 0, 0, 0)

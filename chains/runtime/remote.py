@@ -65,12 +65,8 @@ class Remote:
         if self._connection.state not in ("up", "connecting") or self._state == "dead":
             return -1
         load = self._load
-        if load.state in (
-            "draining",
-            "stopped",
-            "failed",
-            "dead",
-        ):  # one that starts is ready before its report says so
+        # One that starts is not ruled out: it may be ready before its report says so.
+        if load.state in ("draining", "stopped", "failed", "dead"):
             return -1
         return max(load.running + load.queued, len(self.carried))
 

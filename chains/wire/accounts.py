@@ -28,12 +28,9 @@ def write_account(
 ) -> None:
     """Of a hop that ends `now`, with what it called. `streams` numbers the producers of its arguments."""
     base, accepted = timing.opened, timing.accepted or now
-    waited = timing.waited
-    if timing.open_waits and not timing.open_works:
-        waited += now - timing._since
     account.elapsed = now - base
     account.queue = max(0.0, accepted - base)
-    account.wait = waited
+    account.wait = timing.waited + _waiting(timing, now)
     account.serialise = timing.serialise
     account.items_in = timing.items_in
     account.items_out = timing.items_out
@@ -53,14 +50,14 @@ def write_account(
                 turn=hop.turn,
                 parent=0 if hop.parent is None else index.get(hop.parent, 0),
                 opened=hop.opened - base,
-                received=hop.received - base,
-                accepted=hop.accepted - base,
+                received=(hop.received or now) - base,
+                accepted=(hop.accepted or now) - base,
                 first_item=hop.first_item - base if hop.first_item else 0.0,
-                ended=hop.ended - base,
-                wait=hop.waited,
+                ended=(hop.ended or now) - base,
+                wait=hop.waited + _waiting(hop, now),
                 serialise=hop.serialise,
                 sent=hop._sent,
-                outcome=hop.outcome,
+                outcome=hop.outcome or "cancelled",
                 error=hop.error[:256],
                 attempts=hop.attempts,
                 items_in=hop.items_in,
@@ -69,6 +66,11 @@ def write_account(
                 works=_works(hop, base, EACH),
             )
         )
+
+
+def _waiting(timing: Timing, now: float) -> float:
+    """How long the wait has been that goes on."""
+    return now - timing._since if timing.open_waits and not timing.open_works and not timing.ended else 0.0
 
 
 def _in_order(hops: Iterable[Timing], root: Timing) -> list[Timing]:

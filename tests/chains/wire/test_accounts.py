@@ -40,6 +40,18 @@ def test_the_parts_add_up_at_the_caller() -> None:
     assert mine.waits[0].on is made[0] and made[1].error == "ValueError"
 
 
+def test_a_hop_that_goes_on_is_accounted_until_now() -> None:
+    hop = Timing("1", None, "call", 0, "Desk", "run", 0.0)
+    open_ = Timing("2", hop, "call", 0, "Ears", "hear", 1.0)
+    open_.arrive(1.0, "Ears#0")
+    open_.accepted = 1.5
+    open_.begin_wait(2.0, "input", None, 0)
+    mine = Timing("9", None, "call", 0, "Desk", "run", 0.0)
+    [made] = take_over(mine, account_of(hop, 5.0, [open_], {}), 5.0, [])
+    assert (made.outcome, made.ended, made.waited) == ("cancelled", 5.0, 3.0)
+    assert sum(made.parts().values()) == pytest.approx(4.0)
+
+
 def test_an_input_leads_back_to_its_producer() -> None:
     hop = Timing("1", None, "call", 0, "Probe", "total", 1.0)
     producer, microphone = Timing("", None, "call", 0, "", "", 1.0), Timing("7", None, "call", 0, "Mic", "run", 0.0)
