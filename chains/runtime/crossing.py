@@ -19,7 +19,7 @@ from chains.wire.codec import Encoded, decode, encode
 from chains.wire.pb import carrier_pb2 as pb
 
 BREATH = 64
-"""After how many items without a pause a producer lets the others work."""
+"""After how many items without a pause a producer lets the others work, at most; after fewer when it begins."""
 
 
 class Crossing(Protocol):
@@ -129,12 +129,13 @@ class Forward:
 class Outgoing(Channel[Any]):
     """The method's own stream. What is offered goes out at once, and holds credit until the caller's code took it."""
 
-    __slots__ = ("_breath", "_served")
+    __slots__ = ("_breath", "_next", "_served")
 
     def __init__(self, served: Crossing, window: int) -> None:
         super().__init__(window)
         self._served = served
         self._breath = 1
+        self._next = 2
 
     def admits(self) -> bool:
         return not self._held and self.queued < self.window and self._end is None and self._breath > 0
@@ -144,7 +145,8 @@ class Outgoing(Channel[Any]):
         first item, and after every few.
         """
         if self._breath <= 0:
-            self._breath = BREATH
+            self._breath = self._next
+            self._next = min(BREATH, 4 * self._next)
             await asyncio.sleep(0)  # the writer wakes
             await asyncio.sleep(0)  # and writes
         await super().send(item)

@@ -80,7 +80,7 @@ class Hosted(Conversations):
         finally:
             await self._settle(grace)
             self._cancel_calls("the runtime stopped")
-            await self.server.stop(0.0)
+            await self.server.stop(1.0)
             for target in self.targets.values():
                 for remote in target.remotes.values():
                     await remote.gone()

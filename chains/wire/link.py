@@ -14,6 +14,8 @@ from chains.wire.settings import MESSAGE, WireSettings
 
 LAZY = 0.005
 """Seconds that credit which nobody waits for may wait for company."""
+CLOSING = 1.0
+"""Seconds for the last frames of a link that is closed."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE),
     ("grpc.max_send_message_length", MESSAGE),
@@ -53,6 +55,11 @@ class Link:
         self.carrier = Carrier(settings, self.wake, self._lazily, answer, told)
         self._writer, self._bulk = _Bell(), _Bell()
         self._timer: asyncio.TimerHandle | None = None
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End the streams in good order: what is ready is still written."""
+        self._closing.set()
 
     def wake(self) -> None:
         self._writer.ring()
@@ -78,20 +85,29 @@ class Link:
     async def _both(self, stream: GrpcStream, feed: Callable[[bytes], None], write: Any) -> None:
         writer = asyncio.ensure_future(write(stream))
         reader = asyncio.ensure_future(self._read(stream, feed))
+        closing = asyncio.ensure_future(self._closed(writer))
+        tasks: tuple[asyncio.Future[Any], ...] = (reader, writer, closing)
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            if reader.done():
-                reader.result()
-            else:
-                writer.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+                    break
         finally:
-            for task in (reader, writer):
+            for task in tasks:
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):  # the first fault was raised above
                     await task
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+    async def _closed(self, writer: asyncio.Future[None]) -> None:
+        """Return once the link was closed, and its writer has written what was ready."""
+        await self._closing.wait()
+        self._writer.ring()
+        self._bulk.ring()
+        await asyncio.wait((writer,), timeout=CLOSING)
 
     async def _read(self, stream: GrpcStream, feed: Callable[[bytes], None]) -> None:
         while (message := await stream.read()) is not grpc.aio.EOF:
@@ -101,6 +117,8 @@ class Link:
         carrier = self.carrier
         while True:
             if not carrier.pending:
+                if self._closing.is_set():
+                    return
                 await self._writer.heard()
             batch = carrier.batch()
             if batch:
@@ -110,4 +128,6 @@ class Link:
         while True:
             while self.carrier.bulky:
                 await stream.write(self.carrier.next_chunk())
+            if self._closing.is_set():
+                return
             await self._bulk.heard()

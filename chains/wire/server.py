@@ -81,7 +81,9 @@ class WireServer:
         return self.address
 
     async def stop(self, grace: float | None = None) -> None:
-        """Take no new connections; end those that stand after `grace` seconds."""
+        """Take no new connections, end those that stand in good order, break off after `grace` seconds."""
+        for link in list(self._links.values()):
+            link.close()
         if self._server is not None:
             await self._server.stop(grace)
 
