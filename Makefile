@@ -26,7 +26,7 @@ export PYTHONUNBUFFERED := 1
 test test-all: export OMP_NUM_THREADS := 1
 test test-all: export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: help setup models setup-dev call test test-slow test-all test-speech check fix bench lock clean
+.PHONY: help setup models setup-dev call test test-slow test-all test-speech check fix proto bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,11 +51,11 @@ $(BIN)/python:
 	  echo "'$$python -m venv' failed; on Debian and Ubuntu install the package python3-venv"; exit 1; }
 
 $(VENV)/.runtime: pyproject.toml $(LOCK) | $(BIN)/python
-	@$(call pip_install,speech$(,)llm)
+	@$(call pip_install,speech$(,)llm$(,)wire)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(LOCK) | $(VENV)/.runtime
-	@$(call pip_install,speech$(,)llm$(,)dev)
+	@$(call pip_install,speech$(,)llm$(,)wire$(,)dev)
 	@touch $@
 
 , := ,
@@ -93,6 +93,10 @@ fix: $(VENV)/.dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+proto: $(VENV)/.dev ## write chains/wire/pb anew from proto/chains/v1
+	$(BIN)/python -m grpc_tools.protoc -I chains/wire/pb=proto/chains/v1 --python_out=. --grpc_python_out=. \
+	  chains/wire/pb/carrier.proto
+
 bench: setup-dev ## every benchmark, with its table; JSON into build/bench
 	@mkdir -p build/bench
 	@for file in $(filter-out benchmarks/report.py benchmarks/__init__.py,$(wildcard benchmarks/*.py)); do \
@@ -100,7 +104,7 @@ bench: setup-dev ## every benchmark, with its table; JSON into build/bench
 
 lock: | $(BIN)/python ## write requirements/lock.txt anew from a fresh environment
 	@rm -rf build/lock && $(BIN)/python -m venv build/lock
-	@build/lock/bin/python -m pip install -q --disable-pip-version-check -e '.[speech,llm,dev]'
+	@build/lock/bin/python -m pip install -q --disable-pip-version-check -e '.[speech,llm,wire,dev]'
 	@{ grep '^#' $(LOCK); build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > build/lock.txt
 	@mv build/lock.txt $(LOCK) && rm -rf build/lock && git --no-pager diff --stat -- $(LOCK)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -18,12 +19,13 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from chains.errors import Cancelled, ChainsError, DeadlineExceeded, NotFound, SettingError
-from chains.timing import Clock, Timer, Timing, Work
+from chains.timing import Clock, Played, Timer, Timing, Work
 
 T = TypeVar("T")
 log = logging.getLogger("chains")
 Undo = Callable[[], None]
 DEADLINE = "deadline"
+_TRACEPARENT = re.compile(r"[^-]*-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[^-]*")
 
 
 class Holdable(Protocol):
@@ -69,7 +71,7 @@ class Scope:
     def call(self) -> Call:
         """The conversation that this belongs to. Raises NotFound outside of one."""
         if self._call is None:
-            raise NotFound("this code runs outside of a call", mend="open one: async with runtime.open_call() as call")
+            raise _outside()
         return self._call
 
     @property
@@ -227,29 +229,6 @@ class Hop(Scope):
             method,
             self.clock.now(),
         )
-
-
-class Played:
-    """How many milliseconds of each turn's reply the client says it has played."""
-
-    def __init__(self) -> None:
-        self._ms: dict[int, float] = {}
-        self._changed = asyncio.Event()
-
-    def report(self, turn: int, ms: float) -> None:
-        """The client has played `ms` of turn `turn`; a smaller figure than before, or a 10,001st turn, is ignored."""
-        if ms > self._ms.get(turn, -1.0) and (turn in self._ms or len(self._ms) < 10_000):
-            self._ms[turn] = ms
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    def of(self, turn: int) -> float:
-        return self._ms.get(turn, 0.0)
-
-    async def reached(self, turn: int, ms: float) -> None:
-        """Return once the client has played `ms` of turn `turn`."""
-        while self.of(turn) < ms:
-            await self._changed.wait()
 
 
 class Call(Scope):
@@ -423,8 +402,12 @@ def current() -> Scope:
     """The scope of the running code: a hop within a chainlet's method. Raises NotFound outside of a call."""
     scope = _scope.get(None)
     if scope is None:
-        raise NotFound("this code runs outside of a call", mend="open one: async with runtime.open_call() as call")
+        raise _outside()
     return scope
+
+
+def _outside() -> NotFound:
+    return NotFound("this code runs outside of a call", mend="open one: async with runtime.open_call() as call")
 
 
 def current_or_none() -> Scope | None:
@@ -440,11 +423,5 @@ def context_of(scope: Scope) -> Context:
 
 def _trace(traceparent: str | None) -> tuple[str, str]:
     """Trace id (32 hex digits) and parent span id of a W3C traceparent; a new trace when it is missing or bad."""
-    parts = (traceparent or "").split("-")
-    if len(parts) == 4 and len(parts[1]) == 32 and len(parts[2]) == 16:
-        try:
-            if int(parts[1], 16) and int(parts[2], 16):
-                return parts[1].lower(), parts[2].lower()
-        except ValueError:
-            pass
-    return secrets.token_hex(16), ""
+    found = _TRACEPARENT.fullmatch((traceparent or "").lower())
+    return (found[1], found[2]) if found else (secrets.token_hex(16), "")

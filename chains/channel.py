@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -38,11 +38,12 @@ DONE = End("done")
 class Channel(Generic[T]):
     """A stream with one producer side and one consumer side on the same event loop.
 
-    `window` is the credit in bytes. `queued` is what lies in it now, `peak` the most that ever did.
+    `window` is the credit in bytes. `queued` is what lies in it now, `peak` the most that ever did. `on_taken(size)` is
+    told of each item that the consumer takes.
     `async for item in channel` ends on DONE, raises what an ERROR carries, and Cancelled on CANCELLED.
     """
 
-    __slots__ = ("_end", "_getters", "_held", "_items", "_putters", "peak", "queued", "window")
+    __slots__ = ("_end", "_getters", "_held", "_items", "_lease", "_putters", "on_taken", "peak", "queued", "window")
 
     def __init__(self, window: int = WINDOW) -> None:
         if window < 1:
@@ -51,8 +52,10 @@ class Channel(Generic[T]):
         self.queued = 0
         self.peak = 0
         self._items: deque[tuple[T, int]] = deque()
+        self.on_taken: Callable[[int], None] | None = None
         self._end: End | None = None
         self._held = False
+        self._lease: Lease | None = None
         self._getters: deque[asyncio.Future[None]] = deque()
         self._putters: deque[asyncio.Future[None]] = deque()
 
@@ -68,13 +71,18 @@ class Channel(Generic[T]):
             raise self._gone()
         if not self.admits():
             return False
-        size = size_of(item)
+        self.push(item, size_of(item))
+        return True
+
+    def push(self, item: T, size: int) -> None:
+        """Add an item without asking for credit: whoever sent it from elsewhere had some. Dropped after the end."""
+        if self._end is not None:
+            return
         self._items.append((item, size))
         self.queued += size
         if self.queued > self.peak:
             self.peak = self.queued
         _wake(self._getters)
-        return True
 
     async def send(self, item: T) -> None:
         """Send when there is credit. Raises Cancelled when the stream was cancelled or has ended meanwhile."""
@@ -117,7 +125,11 @@ class Channel(Generic[T]):
 
     def resume(self) -> None:
         self._held = False
-        if self.admits():
+        self.spare()
+
+    def spare(self) -> None:
+        """Wake a producer that waits, when there is credit."""
+        if self._putters and self.admits():
             _wake(self._putters)
 
     # the consumer's side
@@ -128,8 +140,8 @@ class Channel(Generic[T]):
         return self._end
 
     def ready(self) -> bool:
-        """Whether `receive` would return (or raise) at once."""
-        return bool(self._items) or self._end is not None
+        """Whether `receive` would return (or raise) at once. Never while somebody reads ahead, see `lease`."""
+        return (bool(self._items) or self._end is not None) and self._lease is None
 
     def take(self) -> T:
         """The next item, which must be there (see `ready`). Raises as `receive` does when the stream has ended."""
@@ -138,6 +150,8 @@ class Channel(Generic[T]):
             self.queued -= size
             if self._putters and self.admits():
                 _wake(self._putters)
+            if self.on_taken is not None:
+                self.on_taken(size)
             return item
         end = self._end
         assert end is not None, "take() before ready()"
@@ -175,10 +189,75 @@ class Channel(Generic[T]):
             await self.arrival()
         return self.take()
 
+    async def lease(self) -> Lease:
+        """Read ahead without taking, for somebody elsewhere. One lease at a time; others wait until it is released."""
+        while self._lease is not None:
+            await self.arrival()
+        self._lease = lease = Lease(self)
+        return lease
+
     def _gone(self) -> Cancelled:
         end = self._end
         assert end is not None
         return Cancelled(end.reason or "the stream has ended")
+
+
+class Lease:
+    """A place in a channel up to which items were sent on. They stay in the channel, and hold its credit, until `taken`
+    is told that whoever they were sent to has taken them; what was not taken is there for the next reader.
+    """
+
+    __slots__ = ("_channel", "_waiter", "ahead")
+
+    def __init__(self, channel: Channel[Any]) -> None:
+        self._channel = channel
+        self._waiter: asyncio.Future[None] | None = None
+        self.ahead = 0
+
+    @property
+    def ended(self) -> End | None:
+        """The stream's end, once every item before it was looked at."""
+        channel = self._channel
+        return channel._end if self.ahead >= len(channel._items) else None
+
+    def ready(self) -> bool:
+        return self.ahead < len(self._channel._items)
+
+    def look(self) -> Any:
+        """The next item, which must be there (see `ready`); it stays where it is."""
+        item = self._channel._items[self.ahead][0]
+        self.ahead += 1
+        return item
+
+    def taken(self, items: int) -> None:
+        """The first `items` were taken. Tells of more than were looked at are cut."""
+        channel, lease = self._channel, self._channel._lease
+        items = min(items, self.ahead)
+        self.ahead -= items
+        channel._lease = None
+        try:
+            for _ in range(min(items, len(channel._items))):  # a cancelled channel has dropped them
+                channel.take()
+        finally:
+            channel._lease = lease
+        if not self.ahead and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def news(self) -> None:
+        """Wait until there may be an item to look at, or an end, or all that was looked at was taken."""
+        self._waiter = future = asyncio.get_running_loop().create_future()
+        self._channel._getters.appendleft(future)
+        try:
+            await future
+        finally:
+            if future in self._channel._getters:
+                self._channel._getters.remove(future)
+
+    def release(self) -> None:
+        """What was looked at and not taken is the next reader's."""
+        if self._channel._lease is self:
+            self._channel._lease = None
+            _wake(self._channel._getters)
 
 
 def _wake(waiting: deque[asyncio.Future[None]]) -> None:

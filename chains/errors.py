@@ -302,7 +302,10 @@ def how_to_install(module: str) -> str:
 
 _PACKAGE, _STANDARD = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__)
 _LIBRARY = (
-    *(os.path.join(_PACKAGE, *part) for part in (("runtime", ""), ("dsl", ""), ("call.py",), ("channel.py",))),
+    *(
+        os.path.join(_PACKAGE, *part)
+        for part in (("runtime", ""), ("wire", ""), ("dsl", ""), ("call.py",), ("channel.py",))
+    ),
     *(os.path.join(_STANDARD, *part) for part in (("asyncio", ""), ("concurrent", ""), ("threading.py",))),
 )
 

@@ -1,4 +1,4 @@
-"""Time: the clock that is injected everywhere, and the account of one hop's wall time."""
+"""Time: the clock that is injected everywhere, the account of one hop's wall time, what a client has played."""
 
 from __future__ import annotations
 
@@ -252,3 +252,36 @@ class Timing:
         serialise = sent + inside
         compute = total - queue - wait - before - inside
         return {"serialise": serialise, "wire": wire, "queue": queue, "compute": compute, "wait": wait}
+
+
+class Played:
+    """How many milliseconds of each turn's reply the client says it has played."""
+
+    def __init__(self) -> None:
+        self._ms: dict[int, float] = {}
+        self._watchers: list[Callable[[int, float], None]] = []
+        self._changed = asyncio.Event()
+
+    def report(self, turn: int, ms: float) -> None:
+        """The client has played `ms` of turn `turn`; a smaller figure than before, or a 10,001st turn, is ignored."""
+        if ms > self._ms.get(turn, -1.0) and (turn in self._ms or len(self._ms) < 10_000):
+            self._ms[turn] = ms
+            self._changed.set()
+            self._changed = asyncio.Event()
+            for fn in list(self._watchers):
+                fn(turn, ms)
+
+    def watch(self, fn: Callable[[int, float], None]) -> Callable[[], None]:
+        """Call `fn(turn, ms)` for what is known, and on each change."""
+        for turn, ms in self._ms.items():
+            fn(turn, ms)
+        self._watchers.append(fn)
+        return lambda: self._watchers.remove(fn)
+
+    def of(self, turn: int) -> float:
+        return self._ms.get(turn, 0.0)
+
+    async def reached(self, turn: int, ms: float) -> None:
+        """Return once the client has played `ms` of turn `turn`."""
+        while self.of(turn) < ms:
+            await self._changed.wait()

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
 from chains.call import Hop, Scope, context_of, current_or_none
-from chains.channel import Channel, End
+from chains.channel import Channel, End, Lease
 from chains.dsl.signature import Checker, Method
 from chains.errors import Cancelled, InvalidValue
 from chains.timing import Timing
@@ -33,9 +33,17 @@ def through_codec(value: Any, checker: Checker, timing: Timing) -> Any:
 
 
 class Source(Protocol):
-    """A stream that can be lent: it has items, and says which hop (if any) produces them."""
+    """A stream that can be lent: it has items, and says which hop (if any) produces them.
+
+    In this process a callee takes its items; for one elsewhere they are read ahead, in a lease of its channel: `begin`
+    once, then `ahead` to wait for what comes next.
+    """
 
     producer: Timing | None
+    channel: Channel[Any]
+
+    def begin(self) -> None: ...
+    async def ahead(self, lease: Lease) -> None: ...
 
     def ready(self) -> bool: ...
     def take(self) -> Any: ...
@@ -60,50 +68,56 @@ class Pump:
         self.producer = hop.timing if hop else None
         self._items = items
         self._scope = scope
-        self._channel: Channel[Any] = Channel(window)
+        self.channel: Channel[Any] = Channel(window)
         self._task: asyncio.Task[None] | None = None
         self._forget = forget
         self._loan = _Loan(scope, scope.clock, scope.id)
-        self._loan.attach(self._channel)
+        self._loan.attach(self.channel)
         self._undo = self._loan.on_cancel(self._stop)
 
     def ready(self) -> bool:
-        return self._channel.ready()
+        return self.channel.ready()
 
     def take(self) -> Any:
         try:
-            return self._channel.take()
+            return self.channel.take()
         except BaseException:  # the end, whichever it is
             self._undo()
             self._forget()
             self._loan.close()
             raise
 
-    async def next(self) -> Any:
-        if self._task is None and self._channel.ended is None:
+    def begin(self) -> None:
+        if self._task is None and self.channel.ended is None:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._run(), context=context_of(self._scope))
-        await self._channel.arrival()
+
+    async def ahead(self, lease: Lease) -> None:
+        await lease.news()
+
+    async def next(self) -> Any:
+        self.begin()
+        await self.channel.arrival()
         return self.take()
 
     def _stop(self, reason: str) -> None:
         self._forget()
-        self._channel.cancel(reason)
+        self.channel.cancel(reason)
         if self._task is not None:
             self._task.cancel()
 
     async def _run(self) -> None:
         try:
             async for item in self._items:
-                await self._channel.send(item)
+                await self.channel.send(item)
         except Cancelled as cancelled:
-            self._channel.cancel(cancelled.reason)
+            self.channel.cancel(cancelled.reason)
         except asyncio.CancelledError:
-            self._channel.cancel("the stream's maker has ended")
+            self.channel.cancel("the stream's maker has ended")
         except Exception as error:
-            self._channel.end(End("error", error=error))
+            self.channel.end(End("error", error=error))
         else:
-            self._channel.end()
+            self.channel.end()
         finally:
             aclose = getattr(self._items, "aclose", None)
             if aclose is not None:
@@ -115,12 +129,17 @@ class ChannelSource:
 
     def __init__(self, channel: Channel[Any]) -> None:
         self.producer: Timing | None = None
-        self._channel = channel
+        self.channel = channel
         self.ready = channel.ready
         self.take = channel.take
 
+    def begin(self) -> None: ...
+
+    async def ahead(self, lease: Lease) -> None:
+        await lease.news()
+
     async def next(self) -> Any:
-        return await self._channel.receive()
+        return await self.channel.receive()
 
 
 class Attempt:
@@ -144,7 +163,7 @@ class Attempt:
 
     def lend(self, name: str, source: Source, checker: Checker, via: Attempt | None) -> Input:
         """The stream argument `name` as the callee will see it."""
-        stream = Input(self, source, checker, f"{self.method.label}({name})", via)
+        stream = Input(self, source, checker, name, via)
         self.inputs.append(stream)
         self._open_inputs += 1
         self.values[name] = stream
@@ -163,12 +182,13 @@ class Attempt:
 class Input(AsyncIterator[Any]):
     """A borrowed stream, as the callee's code sees it. Each item is checked against the parameter's annotation."""
 
-    __slots__ = ("_attempt", "_checker", "_ended", "_via", "_where", "on_ended", "source")
+    __slots__ = ("_attempt", "_checker", "_ended", "_via", "_where", "name", "on_ended", "source")
 
-    def __init__(self, attempt: Attempt, source: Source, checker: Checker, where: str, via: Attempt | None) -> None:
+    def __init__(self, attempt: Attempt, source: Source, checker: Checker, name: str, via: Attempt | None) -> None:
+        self.name = name
         self._attempt = attempt
         self._checker = checker
-        self._where = where
+        self._where = f"{attempt.method.label}({name})"
         self._via = via
         self._ended = False
         self.source = source
@@ -191,17 +211,25 @@ class Input(AsyncIterator[Any]):
             else:
                 item = await self._wait(source, hop)
         except StopAsyncIteration:
-            if not self._ended:
-                self._ended = True
-                if self._attempt.input_ended() and self.on_ended is not None:
-                    self.on_ended()
+            self.exhausted()
             raise
+        self.consumed()
+        item, transfer = self._checker.check(item, self._where), self._attempt.transfer
+        return item if transfer is None else transfer(item, self._checker, hop.timing)
+
+    def consumed(self, items: int = 1) -> None:
+        """The callee's code has taken items."""
         self._attempt.consumed = True
         if self._via is not None:
             self._via.consumed = True
-        hop.timing.items_in += 1
-        item, transfer = self._checker.check(item, self._where), self._attempt.transfer
-        return item if transfer is None else transfer(item, self._checker, hop.timing)
+        self._attempt.hop.timing.items_in += items
+
+    def exhausted(self) -> None:
+        """The callee's code has met the stream's end."""
+        if not self._ended:
+            self._ended = True
+            if self._attempt.input_ended() and self.on_ended is not None:
+                self.on_ended()
 
     async def _wait(self, source: Source, hop: Hop) -> Any:
         scope = current_or_none()

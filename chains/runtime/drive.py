@@ -98,7 +98,8 @@ class Drive:
         self.future: asyncio.Future[Any] | None = None
         hop = attempt.hop
         self._begun = False
-        self.task: asyncio.Task[None] = line.loop.create_task(self._run(), context=context_of(hop))
+        # made directly, as loop.create_task would after a detour
+        self.task: asyncio.Task[None] = asyncio.Task(self._run(), loop=line.loop, context=context_of(hop))
         line.tasks[self] = None
         attempt.task = self.task
         self._undo = hop.on_cancel(self._cancelled)

@@ -7,18 +7,16 @@ would on the wire: what the conformance suite also runs on.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from contextvars import Context
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from chains.call import Call, Hop
+from chains.call import Call
 from chains.dsl.graph import Graph, Node
 from chains.errors import NotFound, SettingError, StartError, Unavailable
 from chains.runtime.attempt import through_codec
+from chains.runtime.conversations import Conversations
 from chains.runtime.cores import share_out
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad, State
 from chains.runtime.drive import Line, Server
@@ -27,9 +25,6 @@ from chains.runtime.replica import Replica
 from chains.runtime.watch import LoopWatch
 from chains.spans import Recorder
 from chains.timing import Clock, LoopClock
-
-AFTER_SECONDS = 120.0
-log = logging.getLogger("chains")
 
 
 class Replicas:
@@ -63,7 +58,7 @@ class Replicas:
             raise failed
 
 
-class InProcess:
+class InProcess(Conversations):
     """The in-process runtime: `async with InProcess(graph) as runtime`.
 
     `replicas` maps node names to counts (1 each when not given), `grace` is how many seconds running calls have when
@@ -92,9 +87,9 @@ class InProcess:
                     f"replicas={{{name!r}: {count}}}",
                     mend=f"give at least 1, for one of {', '.join(graph.nodes)}",
                 )
+        clock = clock or LoopClock()
+        super().__init__(clock, recorder or Recorder(clock))
         self.graph = graph
-        self.clock: Clock = clock or LoopClock()
-        self.recorder = recorder or Recorder(self.clock)
         self._counts = counts
         self._transfer = through_codec if codec else None
         self._progress = progress
@@ -102,8 +97,6 @@ class InProcess:
         self._stuck = stuck_s
         self._nodes: dict[str, Replicas] = {}
         self._line: Line | None = None
-        self._calls: dict[str, Call] = {}
-        self._afters: set[asyncio.Task[None]] = set()
         self._watch: LoopWatch | None = None
 
     @property
@@ -175,12 +168,8 @@ class InProcess:
             drains = (replica.drain(grace) for replica in replicas.replicas)
             ends = await asyncio.gather(*drains, return_exceptions=True)
             faults += [end for end in ends if isinstance(end, BaseException)]
-            if self._afters and grace:
-                await asyncio.wait(self._afters, timeout=grace)
-        for task in self._afters:
-            task.cancel()
-        for call in list(self._calls.values()):
-            call.cancel("the runtime stopped")
+            await self._settle(grace)
+        self._cancel_calls("the runtime stopped")
         if self._line is not None and self._line.tasks:
             await asyncio.wait([drive.task for drive in self._line.tasks], timeout=1.0)
         self.recorder.flush()
@@ -190,59 +179,6 @@ class InProcess:
 
     async def kill(self, node: str, index: int) -> None:
         self._nodes[node].replicas[index].kill()
-
-    # calls
-
-    @asynccontextmanager
-    async def open_call(
-        self,
-        *,
-        id: str | None = None,
-        tenant: str = "",
-        priority: Literal["interactive", "batch"] = "interactive",
-        affinity: str = "",
-        deadline_s: float | None = None,
-        traceparent: str | None = None,
-    ) -> AsyncIterator[Call]:
-        deadline = None if deadline_s is None else self.clock.now() + deadline_s
-        call = Call(
-            self.clock,
-            id=id,
-            tenant=tenant,
-            priority=priority,
-            affinity=affinity,
-            deadline=deadline,
-            traceparent=traceparent,
-        )
-        if call.id in self._calls:
-            raise SettingError(f"call {call.id} is open already", mend="give each call its own id, or none")
-        self._calls[call.id] = call
-        self.recorder.open(call)
-        call.arm("the call ran out of time")
-        try:
-            with call.activate():
-                yield call
-        finally:
-            call.cancel("the call ended")
-            call.close()
-            del self._calls[call.id]
-            self.recorder.close(call)
-
-    def _after(self, hop: Hop) -> None:
-        task = asyncio.get_running_loop().create_task(self._work_after(hop), context=Context())
-        self._afters.add(task)
-        task.add_done_callback(self._afters.discard)
-
-    async def _work_after(self, hop: Hop) -> None:
-        call = hop.call
-        try:
-            async with self.open_call(
-                id=f"{call.id}/after/{hop.id}", tenant=call.tenant, priority="batch", deadline_s=AFTER_SECONDS
-            ):
-                for work in hop.afters:
-                    await work()
-        except Exception as error:
-            log.warning("work after %s of call %s failed: %s", hop.timing.label, call.id, type(error).__name__)
 
     # seeing
 

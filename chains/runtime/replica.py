@@ -153,6 +153,11 @@ class Replica:
         """Calls running and queued; -1 when this replica takes none."""
         return self._taken + len(self._waiting) if self.state == "ready" else -1
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a slot."""
+        return len(self._waiting)
+
     def load(self) -> ReplicaLoad:
         now = self.clock.now()
         waits = [now - since for _, _, future, since in self._waiting if not future.done()]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
 from typing import Any
 
 from chains.call import DEADLINE, Hop, current_or_none
-from chains.channel import Channel
+from chains.channel import Channel, Lease
 from chains.dsl.specs import CallOptions
 from chains.runtime.drive import Drive
 from chains.timing import Timing
@@ -97,16 +97,20 @@ class Stream(AsyncIterator[Any]):
 
     async def next(self) -> Any:
         """The next item, within the `first` or `idle` timeout."""
+        return await self.within(self._channel.receive())
+
+    async def within(self, arrival: Awaitable[Any]) -> Any:
+        """What `arrival` gives, within the `first` or `idle` timeout."""
         hop, options, clock = self._hop, self._options, self._hop.clock
         first = not hop.timing.items_out
         seconds = options.first if first else options.idle
         if seconds is None:
-            return await self._channel.receive()
+            return await arrival
         due = hop.timing.opened + seconds if first else clock.now() + seconds
         late = f"{DEADLINE}: {hop.timing.label} gave no {'first' if first else 'further'} item within {seconds:g} s"
         timer = clock.call_at(due, lambda: hop.cancel(late))
         try:
-            return await self._channel.receive()
+            return await arrival
         finally:
             timer.cancel()
 
@@ -156,6 +160,16 @@ class _Lent:
         self.producer: Timing | None = stream.timing
         self.ready = stream._channel.ready
         self.take = stream._channel.take
+        self.channel = stream._channel
+
+    def begin(self) -> None: ...
+
+    async def ahead(self, lease: Lease) -> None:
+        """The stream's timeouts run while its reader has taken all that came: until then nobody waits for it."""
+        if lease.ahead:
+            await lease.news()
+        else:
+            await self._stream.within(lease.news())
 
     async def next(self) -> Any:
         return await self._stream.next()

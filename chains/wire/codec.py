@@ -51,7 +51,7 @@ class Ext:
     KEYED = 8  # [[key, value]], a dict with a key that is an extension itself
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Encoded:
     """A value on its way: the header, and buffers that share memory with the value's own arrays."""
 
@@ -60,7 +60,10 @@ class Encoded:
 
     @property
     def nbytes(self) -> int:
-        return len(self.header) + sum(buffer.nbytes for buffer in self.buffers)
+        size = len(self.header)
+        for buffer in self.buffers:
+            size += buffer.nbytes
+        return size
 
 
 def encode(value: Any, checker: Checker | None = None, where: str = "the value") -> Encoded:

@@ -20,6 +20,8 @@ UNMIRRORED: dict[str, str] = {
     "chains/dsl/source.py": "test_faults.py: every fault's file and line",
     "chains/dsl/structures.py": "test_signature.py",
     "chains/dsl/values.py": "test_signature.py",
+    "chains/runtime/host.py": "test_processes.py: what it is for; tests/chains/wire/hosted.py is made of it",
+    "chains/wire/link.py": "test_stub.py, test_server.py: both ends of it on real sockets",
     "engines/llm/choice.py": "test_reference.py: shares of choices are those of running each alone",
     "engines/llm/commands.py": "test_fetch.py",
     "engines/llm/decoder.py": "test_reference.py: the fused forward computes what the library computes",

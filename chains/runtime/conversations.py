@@ -1,0 +1,93 @@
+"""The conversations that a runtime has open, and the work that they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import Context
+from typing import Literal
+
+from chains.call import Call, Hop
+from chains.errors import SettingError
+from chains.spans import Recorder
+from chains.timing import Clock
+
+AFTER_SECONDS = 120.0
+log = logging.getLogger("chains")
+
+
+class Conversations:
+    """What every runtime is of: it opens calls, tells its recorder of them, and runs what their hops left to do."""
+
+    def __init__(self, clock: Clock, recorder: Recorder) -> None:
+        self.clock = clock
+        self.recorder = recorder
+        self._calls: dict[str, Call] = {}
+        self._afters: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def open_call(
+        self,
+        *,
+        id: str | None = None,
+        tenant: str = "",
+        priority: Literal["interactive", "batch"] = "interactive",
+        affinity: str = "",
+        deadline_s: float | None = None,
+        traceparent: str | None = None,
+    ) -> AsyncIterator[Call]:
+        """See `Runtime.open_call`."""
+        deadline = None if deadline_s is None else self.clock.now() + deadline_s
+        call = Call(
+            self.clock,
+            id=id,
+            tenant=tenant,
+            priority=priority,
+            affinity=affinity,
+            deadline=deadline,
+            traceparent=traceparent,
+        )
+        if call.id in self._calls:
+            raise SettingError(f"call {call.id} is open already", mend="give each call its own id, or none")
+        self._calls[call.id] = call
+        self.recorder.open(call)
+        call.arm("the call ran out of time")
+        try:
+            with call.activate():
+                yield call
+        finally:
+            call.cancel("the call ended")
+            call.close()
+            del self._calls[call.id]
+            self.recorder.close(call)
+
+    def _after(self, hop: Hop) -> None:
+        """Do what the hop left to be done, in a call of its own."""
+        task = asyncio.get_running_loop().create_task(self._work_after(hop), context=Context())
+        self._afters.add(task)
+        task.add_done_callback(self._afters.discard)
+
+    async def _work_after(self, hop: Hop) -> None:
+        call = hop.call
+        try:
+            async with self.open_call(
+                id=f"{call.id}/after/{hop.id}", tenant=call.tenant, priority="batch", deadline_s=AFTER_SECONDS
+            ):
+                for work in hop.afters:
+                    await work()
+        except Exception as error:
+            log.warning("work after %s of call %s failed: %s", hop.timing.label, call.id, type(error).__name__)
+
+    async def _settle(self, grace: float) -> None:
+        """Give work that was left behind up to `grace` seconds."""
+        if self._afters and grace:
+            await asyncio.wait(self._afters, timeout=grace)
+
+    def _cancel_calls(self, reason: str) -> None:
+        """End everything that is open."""
+        for task in self._afters:
+            task.cancel()
+        for call in list(self._calls.values()):
+            call.cancel(reason)

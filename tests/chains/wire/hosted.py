@@ -1,0 +1,66 @@
+"""A replica of the suite's probe behind a real socket, and a way to it: what the wire's tests talk to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from chains.dsl.graph import build
+from chains.runtime.conversations import Conversations
+from chains.runtime.drive import Line
+from chains.runtime.handle import Handle
+from chains.runtime.host import Hosted
+from chains.runtime.remote import Remote, RemoteNode
+from chains.spans import Recorder
+from chains.testing.harness import until
+from chains.testing.probes import Entry
+from chains.timing import LoopClock
+from chains.wire.settings import WireSettings, new_token
+
+GRAPH = build(Entry)
+
+
+@asynccontextmanager
+async def hosted(settings: WireSettings | None = None) -> AsyncIterator[Hosted]:
+    """The probe, started and listening; `hosted.server.address` is where."""
+    made = Hosted(GRAPH, GRAPH.nodes["Probe"], "Probe#0", settings or WireSettings(new_token()))
+    await made.server.start()
+    await made.start(lambda state: None)
+    try:
+        yield made
+    finally:
+        await made.stop(0.0)
+
+
+class Caller(Conversations):
+    """A process's way to one remote replica: a handle on it, and calls to open."""
+
+    def __init__(self, address: str, settings: WireSettings) -> None:
+        clock = LoopClock()
+        super().__init__(clock, Recorder(clock))
+        node = GRAPH.nodes["Probe"]
+        self.target = RemoteNode(node)
+        self.remote = Remote(node, "Probe#0", address, settings, clock, self.recorder.add)
+        self.target.remotes["Probe#0"] = self.remote
+        self.target.opened()
+        self.line = Line(None, self.recorder.add, self._after)
+        self.probe: Any = Handle(self.target, None, self.line)
+
+
+@asynccontextmanager
+async def calling(address: str, settings: WireSettings) -> AsyncIterator[Caller]:
+    caller = Caller(address, settings)
+    try:
+        yield caller
+    finally:
+        await caller.remote.gone()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Let everybody else work until `holds`; at most 5 seconds."""
+
+    async def check() -> bool:
+        return holds()
+
+    await until(check, "what was waited for")

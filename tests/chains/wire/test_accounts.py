@@ -1,0 +1,72 @@
+"""A hop's account goes over the wire and adds up on another clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from chains.timing import Timing
+from chains.wire.accounts import account_of, take_over
+
+
+def callee() -> tuple[Timing, Timing, Timing]:
+    """A hop of 10 s that queued for 1 s and waited 4 s for another, which another one made in turn."""
+    hop = Timing("1", None, "call", 2, "Relay", "say", 100.0)
+    hop.arrive(100.0, "Relay#0")
+    hop.accepted = 101.0
+    inner = Timing("2", hop, "call", 2, "Probe", "say", 103.0)
+    inner.arrive(103.5, "Probe#0")
+    inner.accepted = 104.0
+    deeper = Timing("3", inner, "call", 2, "Deep", "say", 104.0)
+    deeper.finish(105.0, "error", "ValueError")
+    inner.finish(107.0, "done")
+    hop.end_wait(hop.begin_wait(103.0, "hop", inner, 2), 107.0)
+    hop.serialise = 0.5
+    return hop, inner, deeper
+
+
+def test_the_parts_add_up_at_the_caller() -> None:
+    hop, inner, deeper = callee()
+    account = account_of(hop, 110.0, [deeper, inner], {})
+    mine = Timing("9", None, "call", 2, "Relay", "say", 5.0)
+    mine.serialise = 0.25
+    made = take_over(mine, account, 17.0, [])
+    mine.finish(17.0, "done")
+    parts = mine.parts()
+    assert sum(parts.values()) == pytest.approx(12.0)
+    assert parts["queue"] == pytest.approx(1.0) and parts["wait"] == pytest.approx(4.0)
+    assert parts["serialise"] == pytest.approx(0.75) and parts["wire"] == pytest.approx(1.75)
+    assert [one.label for one in made] == ["Probe.say", "Deep.say"]
+    assert made[0].parent is mine and made[1].parent is made[0]
+    assert mine.waits[0].on is made[0] and made[1].error == "ValueError"
+
+
+def test_a_hop_that_goes_on_is_accounted_until_now() -> None:
+    hop = Timing("1", None, "call", 0, "Desk", "run", 0.0)
+    open_ = Timing("2", hop, "call", 0, "Ears", "hear", 1.0)
+    open_.arrive(1.0, "Ears#0")
+    open_.accepted = 1.5
+    open_.begin_wait(2.0, "input", None, 0)
+    mine = Timing("9", None, "call", 0, "Desk", "run", 0.0)
+    [made] = take_over(mine, account_of(hop, 5.0, [open_], {}), 5.0, [])
+    assert (made.outcome, made.ended, made.waited) == ("cancelled", 5.0, 3.0)
+    assert sum(made.parts().values()) == pytest.approx(4.0)
+
+
+def test_an_input_leads_back_to_its_producer() -> None:
+    hop = Timing("1", None, "call", 0, "Probe", "total", 1.0)
+    producer, microphone = Timing("", None, "call", 0, "", "", 1.0), Timing("7", None, "call", 0, "Mic", "run", 0.0)
+    hop.end_wait(hop.begin_wait(1.0, "input", producer, 0), 2.0)
+    mine = Timing("9", None, "call", 0, "Probe", "total", 0.0)
+    take_over(mine, account_of(hop, 3.0, [], {producer: 1}), 4.0, [microphone])
+    assert mine.waits[0].on is microphone and mine.waits[0].kind == "input"
+
+
+def test_a_callee_that_claims_more_than_there_was_makes_no_negative_part() -> None:
+    hop = Timing("1", None, "call", 0, "Probe", "say", 0.0)
+    account = account_of(hop, 1000.0, [], {})
+    account.wait = account.queue = account.serialise = 5000.0
+    mine = Timing("9", None, "call", 0, "Probe", "say", 0.0)
+    take_over(mine, account, 1.0, [])
+    mine.finish(1.0, "done")
+    assert min(mine.parts().values()) >= 0.0
+    assert sum(mine.parts().values()) == pytest.approx(1.0)
