@@ -161,7 +161,6 @@ class Timing:
     attempts: int = 1
     items_in: int = 0
     items_out: int = 0
-    bytes_out: int = 0
     serialise: float = 0.0
     waited: float = 0.0
     open_works: int = 0

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
-from typing import Literal
+from typing import Any, Literal
 
 from chains.call import Call, Hop
-from chains.errors import SettingError
+from chains.dsl.graph import Graph
+from chains.errors import NotFound, SettingError, Unavailable
+from chains.runtime.drive import Line, Target
+from chains.runtime.handle import Handle
 from chains.spans import Recorder
-from chains.timing import Clock
+from chains.timing import Clock, LoopClock
 
 AFTER_SECONDS = 120.0
 log = logging.getLogger("chains")
 
 
 class Conversations:
-    """What every runtime is of: it opens calls, tells its recorder of them, and runs what their hops left to do."""
+    """Opens calls, tells a recorder of them, and runs what their hops left to do."""
 
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
         self.clock = clock
@@ -91,3 +94,42 @@ class Conversations:
             task.cancel()
         for call in list(self._calls.values()):
             call.cancel(reason)
+
+
+class ChainRuntime(Conversations):
+    """What every runtime of a whole chain shares: its settings, and the handles it gives.
+
+    `replicas` maps node names to counts, 1 each when not given. Raises SettingError for a node that is none.
+    """
+
+    _nodes: Mapping[str, Target]
+
+    def __init__(
+        self, graph: Graph, clock: Clock | None, recorder: Recorder | None, replicas: Mapping[str, int] | None
+    ) -> None:
+        for name, count in (replicas or {}).items():
+            if name not in graph.nodes or count < 1:
+                raise SettingError(
+                    f"replicas={{{name!r}: {count}}}", mend=f"give at least 1, for one of {', '.join(graph.nodes)}"
+                )
+        clock = clock or LoopClock()
+        super().__init__(clock, recorder or Recorder(clock))
+        self.graph = graph
+        self._counts = dict(replicas or {})
+        self._line: Line | None = None
+
+    @property
+    def entry(self) -> Any:
+        """See `Runtime.entry`."""
+        return self.handle(self.graph.entry)
+
+    def handle(self, node: str) -> Any:
+        """See `Runtime.handle`."""
+        if self._line is None or not self._nodes:
+            name = type(self).__name__
+            raise Unavailable(
+                "the runtime has not started", mend=f"use it within `async with {name}(graph) as runtime`"
+            )
+        if node not in self._nodes:
+            raise NotFound(f"no chainlet {node}", mend=f"the chain has {', '.join(self._nodes)}")
+        return Handle(self._nodes[node], None, self._line)

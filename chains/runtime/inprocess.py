@@ -14,17 +14,17 @@ from typing import Any, Self
 
 from chains.call import Call
 from chains.dsl.graph import Graph, Node
-from chains.errors import NotFound, SettingError, StartError, Unavailable
+from chains.errors import StartError, Unavailable
 from chains.runtime.attempt import through_codec
-from chains.runtime.conversations import Conversations
+from chains.runtime.conversations import ChainRuntime
 from chains.runtime.cores import share_out
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad, State
 from chains.runtime.drive import Line, Server
-from chains.runtime.handle import Handle, handles_of
+from chains.runtime.handle import handles_of
 from chains.runtime.replica import Replica
 from chains.runtime.watch import LoopWatch
 from chains.spans import Recorder
-from chains.timing import Clock, LoopClock
+from chains.timing import Clock
 
 
 class Replicas:
@@ -58,7 +58,7 @@ class Replicas:
             raise failed
 
 
-class InProcess(Conversations):
+class InProcess(ChainRuntime):
     """The in-process runtime: `async with InProcess(graph) as runtime`.
 
     `replicas` maps node names to counts (1 each when not given), `grace` is how many seconds running calls have when
@@ -80,37 +80,13 @@ class InProcess(Conversations):
         stuck_s: float = 60.0,
         recorder: Recorder | None = None,
     ) -> None:
-        counts = dict(replicas or {})
-        for name, count in counts.items():
-            if name not in graph.nodes or count < 1:
-                raise SettingError(
-                    f"replicas={{{name!r}: {count}}}",
-                    mend=f"give at least 1, for one of {', '.join(graph.nodes)}",
-                )
-        clock = clock or LoopClock()
-        super().__init__(clock, recorder or Recorder(clock))
-        self.graph = graph
-        self._counts = counts
+        super().__init__(graph, clock, recorder, replicas)
         self._transfer = through_codec if codec else None
         self._progress = progress
         self._grace = grace
         self._stuck = stuck_s
         self._nodes: dict[str, Replicas] = {}
-        self._line: Line | None = None
         self._watch: LoopWatch | None = None
-
-    @property
-    def entry(self) -> Any:
-        return self.handle(self.graph.entry)
-
-    def handle(self, node: str) -> Any:
-        if self._line is None:
-            raise Unavailable(
-                "the runtime has not started", mend="use it within `async with InProcess(graph) as runtime`"
-            )
-        if node not in self._nodes:
-            raise NotFound(f"no chainlet {node}", mend=f"the chain has {', '.join(self._nodes)}")
-        return Handle(self._nodes[node], None, self._line)
 
     # life
 

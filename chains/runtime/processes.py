@@ -20,16 +20,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from chains.dsl.graph import Graph, Node
-from chains.errors import NotFound, SettingError, StartError, Unavailable
-from chains.runtime.conversations import Conversations
+from chains.errors import SettingError, StartError
+from chains.runtime.conversations import ChainRuntime
 from chains.runtime.cores import settings as cores_settings
 from chains.runtime.cores import share
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad
 from chains.runtime.drive import Line
-from chains.runtime.handle import Handle
 from chains.runtime.remote import Remote, RemoteNode
 from chains.spans import Recorder
-from chains.timing import Clock, LoopClock
+from chains.timing import Clock
 from chains.wire.settings import WireSettings, new_token
 
 SHOWN = 40
@@ -139,7 +138,7 @@ def _set(future: asyncio.Future[Any], value: Any) -> None:
         future.set_result(value)
 
 
-class Processes(Conversations):
+class Processes(ChainRuntime):
     """The runtime with a process for each replica. Raises StartError, with what the process has to say, when one does
     not start.
 
@@ -159,16 +158,7 @@ class Processes(Conversations):
         recorder: Recorder | None = None,
         wire: WireSettings | None = None,
     ) -> None:
-        counts = dict(replicas or {})
-        for name, count in counts.items():
-            if name not in graph.nodes or count < 1:
-                raise SettingError(
-                    f"replicas={{{name!r}: {count}}}", mend=f"give at least 1, for one of {', '.join(graph.nodes)}"
-                )
-        clock = clock or LoopClock()
-        super().__init__(clock, recorder or Recorder(clock))
-        self.graph = graph
-        self._counts = counts
+        super().__init__(graph, clock, recorder, replicas)
         self._progress = progress
         self._grace = grace
         self._stuck = stuck_s
@@ -177,21 +167,7 @@ class Processes(Conversations):
         self._nodes: dict[str, RemoteNode] = {}
         self._processes: dict[str, list[Process]] = {}
         self._watches: list[asyncio.Task[None]] = []
-        self._line: Line | None = None
         self._stopping = False
-
-    @property
-    def entry(self) -> Any:
-        return self.handle(self.graph.entry)
-
-    def handle(self, node: str) -> Any:
-        if self._line is None or not self._nodes:
-            raise Unavailable(
-                "the runtime has not started", mend="use it within `async with Processes(graph) as runtime`"
-            )
-        if node not in self._nodes:
-            raise NotFound(f"no chainlet {node}", mend=f"the chain has {', '.join(self._nodes)}")
-        return Handle(self._nodes[node], None, self._line)
 
     # life
 

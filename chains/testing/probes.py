@@ -18,7 +18,6 @@ from chains.errors import NotFound
 from chains.messages import Audio, Control, Tensor, Text, Tokens
 
 WINDOW = 64 * 1024
-KILOBYTE = b"x" * 1024
 FOREIGN = "tabnanny"  # a module that nobody imports: the name of an error's type must not load it
 
 
@@ -61,10 +60,6 @@ class Probe:
     async def open_gate(self) -> None:
         self.gate.set()
         self.hold.set()
-
-    async def close_gate(self) -> None:
-        self.gate.clear()
-        self.hold.clear()
 
     # unary
 
