@@ -26,11 +26,11 @@ export PYTHONUNBUFFERED := 1
 test test-all: export OMP_NUM_THREADS := 1
 test test-all: export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: help setup models setup-dev call test test-slow test-all test-speech check fix proto bench lock clean
+.PHONY: help setup models setup-dev call test test-slow test-all test-speech test-browser check fix proto bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo 'Variables: PYTHON=python3.11  TORCH_INDEX=URL  RUNTIME=inprocess  PYTEST="-k name"'
+	@echo 'Variables: PYTHON=python3.11  TORCH_INDEX=URL  RUNTIME=inprocess|processes|ray  PYTEST="-k name"'
 
 define pip_install
 	echo 'installing $(1) into $(VENV) (details: $(VENV)/pip.log)'
@@ -54,8 +54,12 @@ $(VENV)/.runtime: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(call pip_install,speech$(,)llm$(,)wire)
 	@touch $@
 
+$(VENV)/.ray: pyproject.toml $(LOCK) | $(VENV)/.runtime
+	@$(call pip_install,speech$(,)llm$(,)wire$(,)ray)
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml $(LOCK) | $(VENV)/.runtime
-	@$(call pip_install,speech$(,)llm$(,)wire$(,)dev)
+	@$(call pip_install,speech$(,)llm$(,)wire$(,)grammar$(,)ray$(,)dev)
 	@touch $@
 
 , := ,
@@ -67,21 +71,25 @@ models: $(VENV)/.runtime
 
 setup-dev: $(VENV)/.runtime $(VENV)/.dev models ## the same, and the tools for tests and checks
 
-call: setup ## phone the example clinic; leaves call.wav and call.json
-	@$(BIN)/python -m examples.phone_call.dial
+call: setup $(if $(filter ray,$(RUNTIME)),$(VENV)/.ray) ## phone the example clinic; leaves call.wav, call.json and a page
+	@$(BIN)/python -m examples.phone_call.dial --runtime $(RUNTIME)
 
-test: setup-dev test-speech check ## checks, and every test that takes under 5 seconds
+test: setup-dev test-speech test-browser check ## checks, and every test that takes under 5 seconds
 	$(BIN)/python -m pytest -m 'not slow and not gpu' $(PYTEST)
 
-test-all: setup-dev test-speech check ## every test that this machine can run
+test-all: setup-dev test-speech test-browser check ## every test that this machine can run
 	$(BIN)/python -m pytest $(PYTEST)
 
-test-slow: setup-dev test-speech ## the tests that `make test` leaves out
+test-slow: setup-dev test-speech test-browser ## the tests that `make test` leaves out
 	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST)
 
 # Recorded human speech for the tests; without apt the tests that hear it are skipped and say so.
 test-speech: $(VENV)/.dev
 	@if [ -f tests/speech/fetch.py ]; then $(BIN)/python tests/speech/fetch.py; fi
+
+# A browser for the tests of the page; without one they are skipped and say so.
+test-browser: $(VENV)/.dev
+	@if [ -f tests/browser/fetch.py ]; then $(BIN)/python tests/browser/fetch.py; fi
 
 check: $(VENV)/.dev ## lint, format, types, import contracts
 	$(BIN)/ruff check . || { echo 'make fix mends what can be mended by itself'; exit 1; }
@@ -104,7 +112,7 @@ bench: setup-dev ## every benchmark, with its table; JSON into build/bench
 
 lock: | $(BIN)/python ## write requirements/lock.txt anew from a fresh environment
 	@rm -rf build/lock && $(BIN)/python -m venv build/lock
-	@build/lock/bin/python -m pip install -q --disable-pip-version-check -e '.[speech,llm,wire,dev]'
+	@build/lock/bin/python -m pip install -q --disable-pip-version-check -e '.[speech,llm,wire,grammar,ray,dev]'
 	@{ grep '^#' $(LOCK); build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > build/lock.txt
 	@mv build/lock.txt $(LOCK) && rm -rf build/lock && git --no-pager diff --stat -- $(LOCK)
 

@@ -15,7 +15,7 @@ What is measured:
   to or from a chainlet, in a queue, in serialisation, in code of the entry that is no named work, and in waits that the
   account cannot follow. Not counted: the models' own compute, named work, and the wait for the caller's next frame (the
   hold that makes the end of speech certain).
-- memory: the peak of this one process, in which server, models and caller run.
+- memory: the peak of this process, in which server, models and caller run, and that of the language model's own.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ async def ask_all(questions: Sequence[Question], quiet: bool = False) -> Measure
             spent = overheads(server.runtime.recorder.find(finished.id))
             measured.answers += answers_of(finished, asked, spent)
             measured.replies += replies_of(finished)
-    measured.peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    measured.peak_mib = sum(peaks) / 1024  # of its children, which have ended, the largest
     return measured
 
 

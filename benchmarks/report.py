@@ -14,10 +14,11 @@ import platform
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -50,21 +51,29 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What every benchmark takes from its command line."""
+    """What every benchmark takes from its command line; `more` holds what this one takes besides, by name."""
 
     quick: bool
     json: Path | None
     seed: int
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
-def arguments(description: str, argv: Sequence[str] | None = None) -> Options:
-    """Parse --quick, --json FILE and --seed; an unknown option ends the program with the usage."""
+def arguments(
+    description: str, argv: Sequence[str] | None = None, more: Mapping[str, Mapping[str, Any]] | None = None
+) -> Options:
+    """Parse --quick, --json FILE and --seed; an unknown option ends the program with the usage.
+
+    `more` maps further options ("runtime" for --runtime) to what argparse's add_argument takes.
+    """
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="fewer rounds: shows that it runs, not what it costs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there, as a list of objects")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which sides are measured (default 0)")
+    for name, how in (more or {}).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
     found = parser.parse_args(argv)
-    return Options(found.quick, found.json, found.seed)
+    return Options(found.quick, found.json, found.seed, {name: getattr(found, name) for name in more or {}})
 
 
 def interleave(
@@ -92,6 +101,24 @@ def interleave(
             if number >= 0:
                 samples[name].append(elapsed if figure is None else float(figure))
     return samples
+
+
+async def interleave_async(
+    rounds: int, sides: Mapping[str, Callable[[bool], Awaitable[None]]], *, seed: int = 0, warm: int = 1
+) -> None:
+    """The same for sides that keep their figures themselves; each is told whether to: not in the `warm` rounds."""
+    order, shuffle = list(sides), random.Random(seed).shuffle
+    for number in range(-warm, rounds):
+        shuffle(order)
+        for name in order:
+            await sides[name](number >= 0)
+        if number >= 0:
+            progress(f"round {number + 1} of {rounds}")
+
+
+def progress(what: str) -> None:
+    """Say on stderr how far it is: a benchmark takes minutes."""
+    print(f"{time.strftime('%H:%M:%S')}  {what}", file=sys.stderr, flush=True)
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
@@ -129,6 +156,24 @@ def compare(
         goal=goal,
         met=met,
     )
+
+
+def bounded(
+    name: str,
+    ours: Sequence[float],
+    peer: Sequence[float],
+    goal: float | None,
+    *,
+    at: float = 50,
+    scale: float = 1.0,
+    higher_is_better: bool = False,
+) -> Row:
+    """A row whose goal bounds the ratio at the percentile `at`: from above, or from below where higher is better."""
+    row = compare(name, ours, peer, at=at, scale=scale)
+    met = None
+    if goal is not None and row.ratio is not None:
+        met = row.ratio >= goal if higher_is_better else row.ratio <= goal
+    return replace(row, goal=goal, met=met)
 
 
 def machine() -> str:

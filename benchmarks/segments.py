@@ -29,10 +29,12 @@ def main() -> None:
         sys.exit(f"{FOLDER} is missing or too small here")
     rows = []
     with tempfile.TemporaryDirectory(prefix="chains-bench-", dir=FOLDER) as folder:
-        pool, reader = Pool(folder=Path(folder)), Reader(Path(folder))
+        pool, fresh, reader = Pool(folder=Path(folder)), Pool(folder=Path(folder)), Reader(Path(folder))
         for size in SIZES:
             repeat = max(1, (8 if options.quick else 64) * MIB // size)
-            samples = interleave(5 if options.quick else 21, sides(pool, reader, size, repeat), seed=options.seed)
+            samples = interleave(
+                5 if options.quick else 21, sides(pool, fresh, reader, size, repeat), seed=options.seed
+            )
             name = f"{size // 1024:,} KiB" if size < MIB else f"{size // MIB} MiB"
             plain = samples["memcpy"]
             rows += [
@@ -41,15 +43,17 @@ def main() -> None:
                 compare(f"{name}: put and get, pooled / fresh segments, ms", samples["get"], samples["fresh"]),
             ]
         pool.close()
+        fresh.close()
     report(rows, options.json, "tensors through shared memory")
 
 
-def sides(pool: Pool, reader: Reader, size: int, repeat: int) -> dict[str, Callable[[], float]]:
+def sides(pool: Pool, other: Pool, reader: Reader, size: int, repeat: int) -> dict[str, Callable[[], float]]:
+    """`other` is the pool whose segments are made anew each time."""
     data = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
     target = np.zeros(size, np.uint8)
 
-    def get() -> None:
-        handle = pool.put(data.data)
+    def get(lender: Pool = pool) -> None:
+        handle = lender.put(data.data)
         assert handle is not None
         reader.get(handle)
 
@@ -60,8 +64,8 @@ def sides(pool: Pool, reader: Reader, size: int, repeat: int) -> dict[str, Calla
             pass
 
     def fresh() -> None:
-        get()
-        pool.trim()
+        get(other)
+        other.trim()
         reader.sweep()
 
     def timed(work: Callable[[], None]) -> Callable[[], float]:

@@ -24,6 +24,8 @@ __all__ = [
     "CallOptions",
     "Limits",
     "Batching",
+    "Placement",
+    "Environment",
     "current",
     "errors",
 ]
@@ -32,14 +34,22 @@ if TYPE_CHECKING:
     from chains import errors
     from chains.call import current
     from chains.dsl.chainlet import Model, chainlet, depends, method, remote
-    from chains.dsl.specs import Autoscaling, Batching, CallOptions, Limits, Resources
+    from chains.dsl.specs import Autoscaling, Batching, CallOptions, Environment, Limits, Placement, Resources
     from chains.messages import Audio, Control, Tensor, Text, Tokens
 else:
     # The same list for run time: which module has which names.
     _MODULES = {
         "chains.messages": ("Audio", "Text", "Tokens", "Tensor", "Control"),
         "chains.dsl.chainlet": ("chainlet", "depends", "method", "remote", "Model"),
-        "chains.dsl.specs": ("Resources", "Autoscaling", "CallOptions", "Limits", "Batching"),
+        "chains.dsl.specs": (
+            "Resources",
+            "Autoscaling",
+            "CallOptions",
+            "Limits",
+            "Batching",
+            "Placement",
+            "Environment",
+        ),
         "chains.call": ("current",),
     }
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -19,13 +18,13 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from chains.errors import Cancelled, ChainsError, DeadlineExceeded, NotFound, SettingError
-from chains.timing import Clock, Played, Timer, Timing, Work
+from chains.timing import Clock, Note, Played, Timer, Timing, Work
+from chains.trace import TraceContext, nest, new_span, traceparent
 
 T = TypeVar("T")
 log = logging.getLogger("chains")
 Undo = Callable[[], None]
-DEADLINE = "deadline"
-_TRACEPARENT = re.compile(r"[^-]*-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[^-]*")
+DEADLINE, HANG_UP, ENDED = "deadline", "hang-up", "the call ended"
 
 
 class Holdable(Protocol):
@@ -169,6 +168,10 @@ class Scope:
             self._timer = None
         if self.parent is not None:
             self.parent._children.pop(self, None)
+            for child in self._children:  # that still runs its `finally`: whoever accounts for the parent finds it
+                child.parent = self.parent
+                self.parent._children[child] = None
+            self._children.clear()
         if self._on_cancel:
             self._tell(self.reason or f"{self.kind} ended")
             self._on_cancel.clear()
@@ -200,6 +203,18 @@ class Scope:
         """Name a stretch that is over (monotonic seconds): one that is known only afterwards, as an end of turn is."""
         if self.hop is not None:
             self.hop.timing.add_work(Work(name, start, end, self.turn.number if self.turn else 0))
+
+    def note(self, name: str, value: Note) -> None:
+        """Let the hop's span bear a figure or name, never what a caller said: see Timing.note, which raises."""
+        if self.hop is None:
+            raise NotFound("there is no hop to note it of", mend="note it within a chainlet's method")
+        self.hop.timing.note(name, value)
+
+    @property
+    def traceparent(self) -> str:
+        """W3C trace context for what this code calls elsewhere: the running hop is its parent, else the call."""
+        span = self.call.span if self.hop is None else self.hop.timing.span
+        return traceparent(self.call.trace_id, span, self.call.sampled)
 
     def after(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` once this hop has ended, however it ends: in a call of its own, of batch priority, that a hang-up
@@ -246,6 +261,7 @@ class Call(Scope):
         affinity: str = "",
         deadline: float | None = None,
         traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> None:
         if priority not in ("interactive", "batch"):
             raise SettingError(f"priority is {priority!r}", mend='write "interactive" or "batch"')
@@ -254,11 +270,14 @@ class Call(Scope):
         self.tenant = tenant
         self.priority = priority
         self.affinity = affinity or self.id
-        self.trace_id, self.parent_span = _trace(traceparent)
+        trace = TraceContext.read(traceparent, tracestate)
+        self.trace_id, self.parent_span, self.span = trace.trace_id, trace.parent, new_span()
+        self.sampled, self.tracestate = trace.sampled, trace.state
         self.opened = clock.now()
         self.opened_wall = clock.wall()
         self.played = Played()
         self.turns: list[Turn] = []
+        self.on_turn_over: list[Callable[[Turn], None]] = []
         self._watchers: list[Callable[[str, Turn], None]] = []
 
     def new_turn(self, deadline_s: float | None = None) -> Turn:
@@ -282,7 +301,8 @@ class Turn(Scope):
     """One exchange. As an `async with` block it ends quietly when it is cancelled; ask `turn.cancelled` afterwards.
 
     Tasks from `spawn` belong to it: a block that ends well waits for them, a cancelled one cancels them. A deadline
-    that passes raises DeadlineExceeded out of the block. `marks` are moments (monotonic seconds) by name.
+    that passes raises DeadlineExceeded out of the block. `marks` are moments (monotonic seconds) by name; of a turn
+    that was made in another process, `path` is what its time went into.
     """
 
     kind = "turn"
@@ -296,7 +316,8 @@ class Turn(Scope):
         self.opened = call.clock.now()
         self.marks: dict[str, float] = {}
         self.ended: float = 0.0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.path: tuple[Any, ...] = ()
+        self._tasks = set[asyncio.Task[Any]]()
         self._host: asyncio.Task[Any] | None = None
         self._token: Token[Scope | None] | None = None
         self._interrupted = False
@@ -335,6 +356,12 @@ class Turn(Scope):
             self._interrupted = True
             self._host.cancel()
         self.call.tell("turn_cancelled", self)
+
+    def close(self) -> None:
+        over = self.call.on_turn_over if self.ended and not self.closed else []
+        super().close()
+        for fn in over:
+            fn(self)
 
     async def __aenter__(self) -> Turn:
         self._host = asyncio.current_task()
@@ -418,10 +445,6 @@ def context_of(scope: Scope) -> Context:
     """A copy of the running code's context in which `scope` is the current one: for a task of its own."""
     context = copy_context()
     context.run(_scope.set, scope)
+    if scope.hop is not None and (call := scope._call) is not None:
+        nest(context, call.trace_id, scope.hop.timing.span, call.sampled, call.tracestate)
     return context
-
-
-def _trace(traceparent: str | None) -> tuple[str, str]:
-    """Trace id (32 hex digits) and parent span id of a W3C traceparent; a new trace when it is missing or bad."""
-    found = _TRACEPARENT.fullmatch((traceparent or "").lower())
-    return (found[1], found[2]) if found else (secrets.token_hex(16), "")

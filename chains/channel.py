@@ -229,6 +229,10 @@ class Lease:
         self.ahead += 1
         return item
 
+    def size(self) -> int:
+        """What the next item takes of the channel's credit."""
+        return self._channel._items[self.ahead][1]
+
     def taken(self, items: int) -> None:
         """The first `items` were taken. Tells of more than were looked at are cut."""
         channel, lease = self._channel, self._channel._lease
@@ -240,7 +244,12 @@ class Lease:
                 channel.take()
         finally:
             channel._lease = lease
-        if not self.ahead and self._waiter is not None and not self._waiter.done():
+        if not self.ahead:
+            self.wake()
+
+    def wake(self) -> None:
+        """End the wait for news, if there is one: something else has happened."""
+        if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def news(self) -> None:

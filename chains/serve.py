@@ -18,19 +18,25 @@ from typing import Any, Self
 
 import uvicorn
 
+from chains.call import Turn
 from chains.dsl.graph import Graph
+from chains.dsl.version import version_of
 from chains.errors import Cancelled, SettingError, Unavailable
+from chains.export import exporter_from_env
 from chains.gateway.app import create_app
 from chains.gateway.connection import Connection, most_connections
 from chains.gateway.session import Gateway, GatewaySettings
+from chains.gateway.tape import Deck
 from chains.runtime.deployment import ProgressFn, Runtime
 from chains.runtime.inprocess import InProcess
-from chains.spans import CallRecord, Exporter, Recorder, exporter_from_env, table
+from chains.spans import CallRecord, Recorder, table
 from chains.timing import LoopClock, Timing
 
 log = logging.getLogger("chains.serve")
 _BACKLOG = 1024
 _AT_ONCE = 32  # accepted in one step of the loop: more could use up the files before any is counted and closed
+_LAST = 1.0
+"""Seconds in which a server that leaves its port still answers who is connected: a request may be under way."""
 _READ_AHEAD = 16 << 20  # a frame up to here is read and refused with our words, a longer one by the library's
 
 
@@ -38,8 +44,9 @@ class Server:
     """A chain that answers on a port: `async with Server(graph, port=0) as server: ... server.url`.
 
     The port is taken before any model loads. `runtime` is started instead of the in-process one; `profile(table)`
-    is told after each call where its time went; other keywords are GatewaySettings. Raises SettingError for a port
-    in use, StartError when a chainlet does not start.
+    is told after each call where its time went; other keywords are GatewaySettings. With `shared`, other servers that
+    say so too may have the same port: the kernel spreads new connections over them. Raises SettingError for a port in
+    use, StartError when a chainlet does not start.
     """
 
     runtime: Runtime
@@ -53,21 +60,32 @@ class Server:
         runtime: Runtime | None = None,
         progress: ProgressFn | None = None,
         profile: Callable[[str], None] | None = None,
+        shared: bool = False,
         **changes: Any,
     ) -> None:
         self.settings = _settings(settings, changes)
-        self.runtime = runtime or InProcess(graph, progress=progress, recorder=_recorder(profile))
+        if self.settings.record:
+            Deck(self.settings.viewer, self.settings.viewer_key, self.settings.redact)  # said before models load
+        self._shared = shared
+        viewer = {"viewer": self.settings.viewer, "viewer_key": self.settings.viewer_key}
+        kept = {"chain": graph.entry, "version": version_of(graph), **viewer}
+        self.runtime = runtime or InProcess(graph, progress=progress, recorder=recorder(profile, **kept))
         self._stack = AsyncExitStack()
         self._socket: socket.socket | None = None
         self._uvicorn: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
 
     @property
     def port(self) -> int:
         if self._socket is None:
             raise Unavailable("the server does not run", mend="use it within `async with Server(graph)`")
-        port: int = self._socket.getsockname()[1]
-        return port
+        return self._port
+
+    @property
+    def calls(self) -> int:
+        """How many calls are open."""
+        return len(self.gateway.calls)
 
     @property
     def url(self) -> str:
@@ -76,7 +94,8 @@ class Server:
         return f"http://[{host}]:{self.port}" if ":" in host.strip("[]") else f"http://{host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._socket = listen(self.settings.host, self.settings.port)
+        self._socket = listen(self.settings.host, self.settings.port, shared=self._shared)
+        self._port: int = self._socket.getsockname()[1]
         self._stack.callback(self._socket.close)
         try:
             await self._stack.enter_async_context(self.runtime)
@@ -94,6 +113,7 @@ class Server:
             Connection,
             head_seconds=self.settings.open_seconds,
             most=most_connections(self.settings.max_connections),
+            leaving=self._leaving,
         )
         config = uvicorn.Config(
             app,
@@ -128,6 +148,30 @@ class Server:
         """Refuse newcomers, let open calls end within `drain_seconds`, cancel the rest. True if none was left."""
         return await self.gateway.drain(self.settings.drain_seconds)
 
+    async def leave(self) -> bool:
+        """Give the port up to the others that share it, then `drain`: who calls from now on reaches one of them."""
+        if self._uvicorn is not None:
+            await self._give_up(self._uvicorn)
+            await asyncio.sleep(_LAST)
+            for connection in list(self._uvicorn.server_state.connections):
+                if isinstance(connection, Connection):  # one that is idle would find nobody with its next request
+                    connection.shutdown()
+        return await self.drain()
+
+    async def _give_up(self, server: uvicorn.Server) -> None:
+        """Close the port, but take in who waits there: closing it resets them, with the requests that they sent."""
+        loop = asyncio.get_running_loop()
+        self._leaving.set()
+        loop.remove_reader(self._listening)
+        await asyncio.sleep(0)  # those that the loop has accepted become connections, which need the port open
+        come = list(_come(self._listening))
+        for listening in server.servers:
+            listening.close()
+        http: Any = server.config.http_protocol_class
+        made = partial(http, config=server.config, server_state=server.server_state, app_state={})
+        for one in come:
+            await loop.connect_accepted_socket(made, one)
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -138,35 +182,55 @@ class Server:
                 await self.gateway.quiet(1.0)
                 self._uvicorn.should_exit = True
                 await self._serving
+                if self.gateway.deck is not None:
+                    await asyncio.to_thread(self.gateway.deck.close)
         finally:
             self._socket = None
             await self._stack.aclose()
 
 
+def _come(listening: socket.socket) -> Iterator[socket.socket]:
+    """Who has connected and was not accepted yet."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            accepted, _ = listening.accept()
+            accepted.setblocking(False)
+            yield accepted
+
+
 class _Profile:
-    """An exporter that hands on the table of each call that has ended, and everything to the next exporter."""
+    """An exporter that hands on the table of each call that has ended."""
 
-    def __init__(self, tell: Callable[[str], None], further: Exporter | None) -> None:
-        self._tell, self._further = tell, further
-
-    def hop(self, record: CallRecord, timing: Timing) -> None:
-        if self._further is not None:
-            self._further.hop(record, timing)
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
 
     def closed(self, record: CallRecord) -> None:
         self._tell(table(record))
-        if self._further is not None:
-            self._further.closed(record)
 
-    def flush(self) -> None:
-        if self._further is not None:
-            self._further.flush()
+    def opened(self, record: CallRecord) -> None: ...
+    def hop(self, record: CallRecord, timing: Timing) -> None: ...
+    def turn(self, record: CallRecord, turn: Turn) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
 
 
-def _recorder(profile: Callable[[str], None] | None) -> Recorder:
-    """Keeps recent calls; exports them where the OTEL_ variables ask for it."""
-    exporter: Exporter | None = exporter_from_env(os.environ)
-    return Recorder(LoopClock(), exporter=_Profile(profile, exporter) if profile is not None else exporter)
+def recorder(
+    profile: Callable[[str], None] | None = None,
+    *,
+    chain: str = "",
+    app: str = "",
+    version: str = "",
+    viewer: str = "",
+    viewer_key: str = "",
+) -> Recorder:
+    """Keeps recent calls; exports them where the OTEL_ variables or CHAINS_VIEWER ask for it. `viewer` is a URL in
+    place of CHAINS_VIEWER.
+    """
+    environ = {**os.environ, "CHAINS_VIEWER": viewer, "CHAINS_VIEWER_KEY": viewer_key} if viewer else os.environ
+    made = Recorder(LoopClock(), exporter=exporter_from_env(environ, chain=chain, app=app, version=version))
+    if profile is not None:
+        made.attach(_Profile(profile))
+    return made
 
 
 class _Uvicorn(uvicorn.Server):
@@ -186,8 +250,20 @@ def _settings(settings: GatewaySettings | None, changes: dict[str, Any]) -> Gate
     return replace(settings, **changes)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises SettingError that says who has the port, or what is wrong with the host."""
+def door(graph: Graph, runtime: Runtime, **settings: Any) -> Server:
+    """The server of a runtime that is one of several behind the same port, each in a process of its own. `settings` are
+    GatewaySettings as JSON holds them; keys that are in none of them come from $CHAINS_KEYS, spaces between them, the
+    viewer from $CHAINS_VIEWER and $CHAINS_VIEWER_KEY."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    values.setdefault("keys", tuple(os.environ.get("CHAINS_KEYS", "").split()))
+    for name in ("viewer", "viewer_key"):
+        values.setdefault(name, os.environ.get(f"CHAINS_{name.upper()}", ""))
+    return Server(graph, _settings(None, values), runtime=runtime, shared=True)
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket; `shared` with others that are. Raises SettingError that says who has the port, or what is
+    wrong with the host."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -197,6 +273,8 @@ def listen(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(address)
         sock.listen(_BACKLOG)
         sock.setblocking(False)

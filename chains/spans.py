@@ -6,17 +6,14 @@ to the one that worked. So the segments of the path add up to the turn's latency
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import os
-import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from chains.call import Call, Turn
-from chains.timing import Clock, Timing, Wait
+from chains.call import ENDED, HANG_UP, Call, Turn
+from chains.timing import Clock, Timing, Wait, Work
 
 Part = Literal["serialise", "wire", "queue", "compute", "wait"]
 CALLS = 256
@@ -33,6 +30,7 @@ class Segment:
     name: str
     start: float
     end: float
+    replica: str = ""
 
     @property
     def ms(self) -> float:
@@ -41,12 +39,16 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """What is known of one call: its hops (the last 4,096 that ended) and its turns."""
+    """What is known of one call: its hops (the last 4,096 that ended) and its turns. `failed` is the type of the error
+    with which a hop of the caller's own ended, if one did.
+    """
 
     call: Call
     hops: deque[Timing] = field(default_factory=lambda: deque(maxlen=HOPS))
     root: Timing | None = None
+    failed: str = ""
     closed: float = 0.0
+    weight: int = 0
 
     @property
     def id(self) -> str:
@@ -58,60 +60,94 @@ class CallRecord:
 
 
 class Exporter(Protocol):
-    """Where spans go when export is on."""
+    """Who is told of calls as they go on: what it does with them must not hold the caller up, nor raise."""
 
-    def hop(self, record: CallRecord, timing: Timing) -> None: ...
+    def opened(self, record: CallRecord) -> None:
+        """A call begins: the last moment to say that its trace is not to be recorded (`call.sampled`)."""
+        ...
+
+    def hop(self, record: CallRecord, timing: Timing) -> None:
+        """A hop has ended."""
+        ...
+
+    def turn(self, record: CallRecord, turn: Turn) -> None:
+        """A turn has ended, one that was cancelled too."""
+        ...
+
     def closed(self, record: CallRecord) -> None: ...
-    def flush(self) -> None: ...
+    def flush(self) -> object:
+        """Pass on what is held back. It may take a moment."""
+        ...
+
+    def close(self) -> None:
+        """As flush, and nothing more comes."""
+        ...
 
 
 class Recorder:
-    """Keeps the accounts of the last `calls` calls (fewer when they have more than 50,000 hops together), and hands
-    spans to `exporter` when there is one.
+    """Keeps the accounts of the last `calls` calls (fewer when they have more than 50,000 hops together), and tells
+    its exporters.
     """
 
     def __init__(self, clock: Clock, *, calls: int = CALLS, exporter: Exporter | None = None) -> None:
         self._clock = clock
         self._limit = calls
-        self._exporter = exporter
+        self._exporters: tuple[Exporter, ...] = () if exporter is None else (exporter,)
         self._records: OrderedDict[str, CallRecord] = OrderedDict()
         self._hops = 0
+
+    def attach(self, exporter: Exporter) -> None:
+        """Tell this one too, from now on."""
+        self._exporters += (exporter,)
 
     def open(self, call: Call) -> None:
         if call.id in self._records:  # an id that is used again: its last call is kept
             self._forget(call.id)
-        self._records[call.id] = CallRecord(call)
+        record = self._records[call.id] = CallRecord(call)
+        call.on_turn_over.append(lambda turn: self._turn_over(record, turn))
         while len(self._records) > self._limit:
             self._forget(next(iter(self._records)))
+        for exporter in self._exporters:
+            exporter.opened(record)
+
+    def _turn_over(self, record: CallRecord, turn: Turn) -> None:
+        for exporter in self._exporters:
+            exporter.turn(record, turn)
 
     def _forget(self, id: str) -> None:
-        self._hops -= len(self._records.pop(id).hops)
+        self._hops -= self._records.pop(id).weight
+
+    def _weigh(self, record: CallRecord, hop: Timing, sign: int) -> None:
+        weight = sign * hop.weight
+        record.weight, self._hops = record.weight + weight, self._hops + weight
 
     def add(self, timing: Timing) -> None:
         """A hop has ended."""
         record = self._records.get(timing.call)
         if record is None:
             return
-        if len(record.hops) < HOPS:
-            self._hops += 1
+        if len(record.hops) == HOPS:
+            self._weigh(record, record.hops[0], -1)
+        self._weigh(record, timing, 1)
         record.hops.append(timing)
         while self._hops > TOTAL and len(self._records) > 1:
             self._forget(next(iter(self._records)))
-        if timing.parent is None and record.root is None:
-            record.root = timing
-        if self._exporter is not None:
-            self._exporter.hop(record, timing)
+        if timing.parent is None:
+            record.root = record.root or timing
+            record.failed = timing.error or record.failed
+        for exporter in self._exporters:
+            exporter.hop(record, timing)
 
     def close(self, call: Call) -> None:
         record = self._records.get(call.id)
         if record is not None:
             record.closed = self._clock.now()
-            if self._exporter is not None:
-                self._exporter.closed(record)
+            for exporter in self._exporters:
+                exporter.closed(record)
 
     def flush(self) -> None:
-        if self._exporter is not None:
-            self._exporter.flush()
+        for exporter in self._exporters:
+            exporter.flush()
 
     @property
     def calls(self) -> Sequence[CallRecord]:
@@ -128,63 +164,72 @@ def critical_path(root: Timing, start: float, end: float, turn: int = 0) -> list
     Where several waits overlap, one that belongs to `turn` counts before one of the whole call, and of those the one
     that lasted longest. The segments are in order, without gap or overlap.
     """
-    segments: list[Segment] = []
-    _walk(root, start, end, turn, segments, (root,))
-    return _merged(segments)
+    walk = _Walk(start, end, turn)
+    walk.down(root, start, end, (root,))
+    return _merged(walk.segments)
 
 
-def _walk(hop: Timing, start: float, end: float, turn: int, out: list[Segment], seen: tuple[Timing, ...]) -> None:
-    """Split [start, end] of `hop` at the edges of its states and waits; follow the waits down."""
-    waits = [w for w in _waits(hop, end) if w.start < end and w.end > start]
-    works = [w for w in hop.works if w.start < end and w.end > start and (not w.turn or not turn or w.turn == turn)]
-    received, accepted = hop.received or end, hop.accepted or end
-    ended = hop.ended or end
-    edges = {start, end, hop.opened, received, accepted, ended}
-    edges.update(t for w in waits for t in (w.start, w.end))
-    edges.update(t for w in works for t in (w.start, w.end))
-    points = sorted(t for t in edges if start <= t <= end)
-    for left, right in itertools.pairwise(points):
-        if right <= left:
-            continue
-        middle = (left + right) / 2
-        if middle < received or middle > ended:
-            out.append(Segment(hop.label, "wire", "", left, right))
-        elif middle < accepted:
-            out.append(Segment(hop.label, "queue", "", left, right))
-        elif work := next((w for w in reversed(works) if w.start <= middle < w.end), None):
-            out.append(Segment(hop.label, "compute", work.name, left, right))
-        elif wait := _chosen([w for w in waits if w.start <= middle < w.end and not _closed(w, seen)], turn):
-            _follow(hop, wait, left, right, turn, out, seen)
-        elif any(w.start <= middle < w.end for w in waits):
-            out.append(Segment(hop.label, "wait", "", left, right))
+class _Walk:
+    """Follows the waits down. What a hop waited for and worked at between `start` and `end` is looked up once: a long
+    call has thousands of either. They are copied: an exporter's thread looks while the hop goes on.
+    """
+
+    def __init__(self, start: float, end: float, turn: int) -> None:
+        self.segments: list[Segment] = []
+        self._start, self._end, self._turn = start, end, turn
+        self._found: dict[Timing, tuple[list[Wait], list[Work]]] = {}
+
+    def _of(self, hop: Timing) -> tuple[list[Wait], list[Work]]:
+        found = self._found.get(hop)
+        if found is None:
+            start, end, turn = self._start, self._end, self._turn
+            going = [Wait(wait.start, end, wait.kind, wait.on, wait.turn) for wait in list(hop.open_waits)]
+            waits = [w for w in (*going, *list(hop.waits)) if w.start < end and w.end > start]
+            works = [
+                w for w in list(hop.works) if w.start < end and w.end > start and (not w.turn or turn in (0, w.turn))
+            ]
+            found = self._found[hop] = waits, works
+        return found
+
+    def down(self, hop: Timing, start: float, end: float, seen: tuple[Timing, ...]) -> None:
+        """Split [start, end] of `hop` at the edges of its states and waits."""
+        all_waits, all_works = self._of(hop)
+        waits = [w for w in all_waits if w.start < end and w.end > start]
+        works = [w for w in all_works if w.start < end and w.end > start]
+        received, accepted = hop.received or end, hop.accepted or end
+        ended = hop.ended or end
+        edges = {start, end, hop.opened, received, accepted, ended}
+        edges.update(t for w in waits for t in (w.start, w.end))
+        edges.update(t for w in works for t in (w.start, w.end))
+        points = sorted(t for t in edges if start <= t <= end)
+        for left, right in itertools.pairwise(points):
+            middle = (left + right) / 2
+            if middle < received or middle > ended:
+                self._add(hop, "wire", "", left, right)
+            elif middle < accepted:
+                self._add(hop, "queue", "", left, right)
+            elif work := next((w for w in reversed(works) if w.start <= middle < w.end), None):
+                self._add(hop, "compute", work.name, left, right)
+            else:
+                self._idle(hop, [w for w in waits if w.start <= middle < w.end], left, right, seen)
+
+    def _idle(self, hop: Timing, waits: list[Wait], left: float, right: float, seen: tuple[Timing, ...]) -> None:
+        """A stretch without named work: on with what was waited for, if anything was."""
+        wait = _chosen([w for w in waits if not _closed(w, seen)], self._turn)
+        if wait is not None and wait.on is not None:
+            self.down(wait.on, left, right, (*seen, wait.on))
+        elif waits:
+            self._add(hop, "wait", wait.kind if wait is not None else "", left, right)
         else:
-            out.append(Segment(hop.label, "compute", "", left, right))
+            self._add(hop, "compute", "", left, right)
 
-
-def _follow(
-    hop: Timing,
-    wait: Wait,
-    left: float,
-    right: float,
-    turn: int,
-    out: list[Segment],
-    seen: tuple[Timing, ...],
-) -> None:
-    if wait.on is None:
-        out.append(Segment(hop.label, "wait", wait.kind, left, right))
-    else:
-        _walk(wait.on, left, right, turn, out, (*seen, wait.on))
+    def _add(self, hop: Timing, part: Part, name: str, left: float, right: float) -> None:
+        self.segments.append(Segment(hop.label, part, name, left, right, hop.replica))
 
 
 def _closed(wait: Wait, seen: tuple[Timing, ...]) -> bool:
     """Whether following this wait would go in a circle. An input leads back to its maker, once: it may wait too."""
     return wait.on is not None and seen.count(wait.on) >= (2 if wait.kind == "input" else 1)
-
-
-def _waits(hop: Timing, now: float) -> Iterable[Wait]:
-    yield from hop.waits
-    for wait in hop.open_waits:
-        yield Wait(wait.start, now, wait.kind, wait.on, wait.turn)
 
 
 def _chosen(waits: list[Wait], turn: int) -> Wait | None:
@@ -197,11 +242,15 @@ def _merged(segments: list[Segment]) -> list[Segment]:
     merged: list[Segment] = []
     for segment in segments:
         last = merged[-1] if merged else None
-        if last and (last.label, last.part, last.name) == (segment.label, segment.part, segment.name):
-            merged[-1] = Segment(last.label, last.part, last.name, last.start, segment.end)
+        if last and _what(last) == _what(segment):
+            merged[-1] = Segment(last.label, last.part, last.name, last.start, segment.end, last.replica)
         else:
             merged.append(segment)
     return merged
+
+
+def _what(segment: Segment) -> tuple[str, ...]:
+    return segment.label, segment.part, segment.name, segment.replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,20 +280,77 @@ class TurnAccount:
         return list(totals.items())
 
 
+def outcome_of(record: CallRecord) -> str:
+    """ "error" when its own hop failed; "done", also when its caller hung up once a reply had begun to come, as those
+    on the phone end every call; else "cancelled"."""
+    root, reason = record.root, record.call.reason
+    if record.failed:
+        return "error"
+    if reason == HANG_UP:
+        return "done" if root is not None and (root.outcome == "done" or root.items_out) else "cancelled"
+    return "done" if reason == ENDED and (root is None or root.outcome == "done") else "cancelled"
+
+
+def state_of(turn: Turn) -> str:
+    """What became of a turn: "answered"; "interrupted" while it was heard; "dropped" before anything of it was;
+    "failed"."""
+    if not turn.reason:
+        return "answered"
+    if turn.reason == "turn failed" or turn.reason.startswith("deadline"):
+        return "failed"
+    return "interrupted" if "first_audio" in turn.marks or turn.call.played.of(turn.number) else "dropped"
+
+
 def account(record: CallRecord, turn: Turn) -> TurnAccount | None:
     """The account of a turn that has begun to be answered; None while there is nothing to account."""
     start = turn.marks.get("speech_end", turn.opened)
     end = turn.marks.get("first_audio", turn.ended)
-    root = record.root or next((hop for hop in record.hops if hop.parent is None), None) or _open_root(record)
-    if root is None or end <= start:
+    root = record.root or next((hop for hop in list(record.hops) if hop.parent is None), None) or _open_root(record)
+    if end <= start or (root is None and not turn.path):
         return None
-    path = critical_path(root, start, end, turn.number)
+    if turn.path:
+        path = _clipped(turn.path, start, end, root)
+    else:
+        assert root is not None, "there is one, or a path"
+        path = critical_path(root, start, end, turn.number)
     return TurnAccount(turn.number, start, end, tuple(path), turn.reason, "speech_end" in turn.marks)
+
+
+def path_of(root: Timing, turn: Turn, now: float, most: int) -> Sequence[Segment]:
+    """What a turn's time until its first audio, or its end, went into, seen from hop `root`: at least the first `most`
+    stretches of it, and no more of a long one than that takes.
+    """
+    if turn.path:
+        return turn.path
+    at = min(turn.opened, turn.marks.get("speech_end", turn.opened))
+    end, step = turn.marks.get("first_audio", turn.ended or now), 1.0
+    path: list[Segment] = []
+    while at < end and len(path) < most:
+        path = _merged([*path, *critical_path(root, at, min(end, at + step), turn.number)])
+        at, step = at + step, 2 * step
+    return path
+
+
+def _clipped(path: Sequence[Segment], start: float, end: float, root: Timing | None) -> list[Segment]:
+    """The path from `start` to `end`, of a turn that was made in another process; what it leaves open was the way."""
+    label, replica = (root.label, root.replica) if root is not None else (path[0].label, path[0].replica)
+    segments: list[Segment] = []
+    at = start
+    for step in path:
+        left, right = max(at, step.start), min(end, step.end)
+        if right > left:
+            if left > at:
+                segments.append(Segment(label, "wire", "", at, left, replica))
+            segments.append(Segment(step.label, step.part, step.name, left, right, step.replica))
+            at = right
+    if at < end:
+        segments.append(Segment(label, "wire", "", at, end, replica))
+    return segments
 
 
 def _open_root(record: CallRecord) -> Timing | None:
     """The entry's hop while it still runs: it is the parent of hops that have ended."""
-    for hop in record.hops:
+    for hop in list(record.hops):
         above = hop
         while above.parent is not None:
             above = above.parent
@@ -342,96 +448,3 @@ def _turn_json(record: CallRecord, turn: Turn, ms: Callable[[float], float]) -> 
             for s in (entry.segments if entry else ())
         ],
     }
-
-
-class OtlpExporter:
-    """Hands hops and calls as OpenTelemetry spans to an OTLP endpoint, in batches, from a thread of the SDK's.
-
-    Configured by the standard OTEL_* variables alone. What a caller said is never in a span.
-    """
-
-    def __init__(self) -> None:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-        self._resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "chains")})
-        self._processor = BatchSpanProcessor(OTLPSpanExporter())
-        self._salt = secrets.randbits(63) | 1
-
-    def hop(self, record: CallRecord, timing: Timing) -> None:
-        parent = self._span_id(timing.parent.id) if timing.parent else self._call_id(record)
-        attributes: dict[str, Any] = {
-            "chains.call": record.id,
-            "chains.turn": timing.turn,
-            "chains.replica": timing.replica,
-            "chains.attempts": timing.attempts,
-            "chains.outcome": timing.outcome,
-            "chains.items_in": timing.items_in,
-            "chains.items_out": timing.items_out,
-            **{f"chains.{part}_ms": seconds * 1e3 for part, seconds in timing.parts().items()},
-        }
-        if timing.error:
-            attributes["error.type"] = timing.error
-        self._emit(record, timing.label, self._span_id(timing.id), parent, timing.opened, timing.closed, attributes)
-
-    def closed(self, record: CallRecord) -> None:
-        parent = int(record.call.parent_span, 16) if record.call.parent_span else 0
-        attributes: dict[str, Any] = {"chains.call": record.id, "chains.turns": len(record.turns)}
-        for turn in record.turns:
-            entry = account(record, turn)
-            if entry is not None:
-                attributes[f"chains.turn.{turn.number}.latency_ms"] = entry.ms
-        self._emit(record, "call", self._call_id(record), parent, record.call.opened, record.closed, attributes)
-
-    def flush(self) -> None:
-        self._processor.force_flush(5_000)
-
-    def close(self) -> None:
-        """Send what is left, and end the SDK's thread."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
-
-    def _span_id(self, id: str) -> int:
-        return ((int(id, 16) * 0x9E3779B97F4A7C15) ^ self._salt) % 2**64 or 1
-
-    def _call_id(self, record: CallRecord) -> int:
-        return int.from_bytes(hashlib.blake2b(record.id.encode(), digest_size=8).digest(), "big") or 1
-
-    def _emit(
-        self,
-        record: CallRecord,
-        name: str,
-        id: int,
-        parent: int,
-        start: float,
-        end: float,
-        attributes: dict[str, Any],
-    ) -> None:
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
-
-        call = record.call
-        trace = int(call.trace_id, 16)
-        flags = TraceFlags(TraceFlags.SAMPLED)
-        failed = "error.type" in attributes
-        self._processor.on_end(
-            ReadableSpan(
-                name,
-                context=SpanContext(trace, id, is_remote=False, trace_flags=flags),
-                parent=SpanContext(trace, parent, is_remote=False, trace_flags=flags) if parent else None,
-                resource=self._resource,
-                attributes=attributes,
-                kind=SpanKind.INTERNAL,
-                status=Status(StatusCode.ERROR if failed else StatusCode.UNSET),
-                start_time=int((call.opened_wall + start - call.opened) * 1e9),
-                end_time=int((call.opened_wall + end - call.opened) * 1e9),
-            )
-        )
-
-
-def exporter_from_env(environ: Mapping[str, str]) -> OtlpExporter | None:
-    """An exporter when the standard variables ask for one (an OTLP endpoint, or OTEL_TRACES_EXPORTER=otlp)."""
-    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
-        return None
-    asked = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
-    return OtlpExporter() if any(environ.get(name) for name in asked) else None

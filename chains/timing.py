@@ -10,8 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from chains.errors import InvalidValue
+from chains.trace import new_span
 
 
 class Timer(Protocol):
@@ -134,6 +137,9 @@ class Work:
 
 
 RECENT = 4096
+NOTES, NAME, TEXT, TEXTS = 64, 128, 1024, 16
+"""How many notes a hop has, the characters of a name and of a text, the texts of a list: what is more is left out."""
+Note = str | bool | int | float | list[str] | tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -164,15 +170,22 @@ class Timing:
     serialise: float = 0.0
     waited: float = 0.0
     open_works: int = 0
-    open_waits: tuple[Wait, ...] = ()
+    open_waits: dict[Wait, None] = field(default_factory=dict)
     waits: deque[Wait] | tuple[()] = ()
     works: deque[Work] | tuple[()] = ()
+    span: int = field(default_factory=new_span)
+    notes: dict[str, Note] = field(default_factory=dict)
     _since: float = 0.0
     _sent: float = 0.0
 
     @property
     def label(self) -> str:
         return f"{self.node}.{self.method}"
+
+    @property
+    def weight(self) -> int:
+        """What it counts for among the hops that are kept: 1, and 1 more for each 1,024 characters of its notes."""
+        return 1 + (sum(map(_length, list(self.notes.values()))) >> 10 if self.notes else 0)
 
     def arrive(self, now: float, replica: str) -> None:
         """The replica has it. What was encoded until now was on the way, what comes later is the callee's."""
@@ -181,23 +194,44 @@ class Timing:
     def again(self) -> None:
         """Another attempt begins; what the one before did counts as time on the way."""
         self.attempts += 1
+        self.sent_back()
+
+    def sent_back(self) -> None:
+        """The replica took it not, having no free slot: the way there and back counts as time on the way."""
         self.received = self.accepted = self.waited = 0.0
+
+    def note(self, name: Any, value: Any) -> None:
+        """Remember something of the hop under a name, which its span bears; the last value of a name stands. Raises
+        InvalidValue for a name that is no text of 1 to 128 characters, and for values of other types.
+        """
+        if not isinstance(name, str) or not 0 < len(name) <= NAME or not name.isascii():
+            raise InvalidValue(f"note({name!r:.140}) is no name", mend=f"give ASCII text of 1 to {NAME} characters")
+        if isinstance(value, str):
+            value = _short(value)
+        elif isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
+            value = tuple(_short(text) for text in value[:TEXTS])
+        elif not isinstance(value, bool | int | float):
+            raise InvalidValue(
+                f"note({name!r}) is {type(value).__name__}", mend="give str, int, float, bool or a list of str"
+            )
+        if name in self.notes or len(self.notes) < NOTES:
+            self.notes[name] = value
 
     def begin_wait(self, now: float, kind: Literal["hop", "input", "credit"], on: Timing | None, turn: int) -> Wait:
         """The hop's code begins to wait; give the Wait to `end_wait`."""
         wait = Wait(now, 0.0, kind, on, turn)
         if not self.open_waits and not self.open_works:
             self._since = now
-        self.open_waits = (*self.open_waits, wait)
+        self.open_waits[wait] = None
         return wait
 
     def end_wait(self, wait: Wait, now: float) -> None:
         wait.end = now
-        self.open_waits = tuple(w for w in self.open_waits if w is not wait) if len(self.open_waits) > 1 else ()
         if not self.ended:
-            if not self.open_waits and not self.open_works:
-                self.waited += now - self._since
-            self._keep(wait)
+            self._keep(wait)  # before it is open no longer: who looks from another thread finds it in one of the two
+        self.open_waits.pop(wait, None)
+        if not self.ended and not self.open_waits and not self.open_works:
+            self.waited += now - self._since
 
     def begin_work(self, now: float) -> None:
         if self.open_waits and not self.open_works:
@@ -251,6 +285,17 @@ class Timing:
         serialise = sent + inside
         compute = total - queue - wait - before - inside
         return {"serialise": serialise, "wire": wire, "queue": queue, "compute": compute, "wait": wait}
+
+
+def _length(note: Note) -> int:
+    if isinstance(note, bool | int | float):
+        return 0
+    return len(note) if isinstance(note, str) else sum(map(len, note))
+
+
+def _short(text: str) -> str:
+    """Without the surrogates that UTF-8 has no place for."""
+    return text[:TEXT] if text.isascii() else text[:TEXT].encode("utf-8", "replace").decode()
 
 
 class Played:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Before numpy, torch or onnxruntime load: two libraries that take all cores each slow one another down.
@@ -18,6 +22,26 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 for name in [name for name in os.environ if name.startswith("OTEL_")]:
     del os.environ[name]
 
+# What a test starts with a tracing page keeps its calls in a store of its own, never in the user's.
+_TRACES = tempfile.TemporaryDirectory(prefix="traces-", ignore_cleanup_errors=True)
+os.environ["CHAINS_TRACES"] = f"{_TRACES.name}/traces.sqlite"
+for name in ("CHAINS_VIEWER", "CHAINS_VIEWER_KEY"):
+    os.environ.pop(name, None)
+
 # No deadline an example: the machine may be busy. The tests' own timeout ends what hangs.
 settings.register_profile("chains", deadline=None, max_examples=50, print_blob=True)
 settings.load_profile("chains")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A Ray of this machine alone, for as long as the tests run; what it wrote is removed."""
+    ray = pytest.importorskip("ray")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine is no broken one
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # not pytest's: the path of a socket is short
+    ray.init(num_cpus=64, include_dashboard=False, logging_level="WARNING", log_to_driver=False, _temp_dir=folder)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)

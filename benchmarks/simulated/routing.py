@@ -20,7 +20,8 @@ Policy = Literal["random", "router", "best"]
 class Setup:
     """Sizes in calls, times in seconds. Service times are lognormal with this mean; reports are made each `period`
     and arrive `delay` later; every `churn` seconds a replica dies, and the address book says so `notice` later. A
-    replica without a free slot sends a call back up to `bounces` times, with its load, and the caller tries another."""
+    replica without a free slot sends a call back up to `bounces` times, with its load, and the caller tries another;
+    then it waits at the one that looks best."""
 
     replicas: int = 100
     slots: int = 4
@@ -159,17 +160,18 @@ class Cluster:
         self.send(Job(self.now, seconds, self.arrivals.randrange(setup.callers)))
         self.at(self.now + self.arrivals.expovariate(rate), self.arrive)
 
-    def send(self, job: Job, tried: frozenset[str] = frozenset()) -> None:
-        server = self.servers[self.pick(job, tried)]
+    def send(self, job: Job, tried: frozenset[str] = frozenset(), full: frozenset[str] = frozenset()) -> None:
+        keeps = self.policy != "router" or len(full) >= self.setup.bounces
+        server = self.servers[self.pick(job, tried if keeps else tried | full)]
         if not server.alive:
             self.fail(job, server.name, tried)
         elif len(server.running) < server.slots:
             self.start(server, job, self.now)
-        elif self.policy == "router" and len(tried) < self.setup.bounces:
+        elif not keeps:
             router = self.routers[job.caller]
             router.done(server.name, self.now)
             router.report(server.name, self.load(server)[job.caller])
-            self.send(job, tried | {server.name})
+            self.send(job, tried, full | {server.name})
         else:
             server.queue.append((job, self.now))
 

@@ -8,6 +8,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
+from chains.cli import cluster, replay, trace, view
+from chains.cli.plain import plain
+from chains.cli.values import seconds
 from chains.errors import ChainsError
 
 GROUP = "chains.commands"
@@ -35,10 +38,10 @@ def _tell(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, ChainsError):
-        print(f"chains: {error}", file=sys.stderr)
+        print(f"chains: {plain(str(error))}", file=sys.stderr)
         return USAGE_ERROR
     hint = "" if debug else "; run again with --debug for the traceback"
-    print(f"chains: {type(error).__name__}: {error}{hint}", file=sys.stderr)
+    print(f"chains: {type(error).__name__}: {plain(str(error))}{hint}", file=sys.stderr)
     return 1
 
 
@@ -51,6 +54,10 @@ def parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_check(commands)
     _add_dial(commands)
+    cluster.register(commands)
+    view.register(commands)
+    trace.register(commands)
+    replay.register(commands)
     broken = _add_plugins(commands)
     if broken:
         root.epilog = "not loaded: " + "; ".join(broken)
@@ -62,17 +69,6 @@ def _version() -> str:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
         return "(not installed)"
-
-
-def _seconds(text: str) -> float:
-    """A time that can be waited: above 0 and finite."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds < 86_400.0:
-        raise argparse.ArgumentTypeError(f"{text} is no time to wait; give seconds above 0")
-    return seconds
 
 
 def _add_plugins(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[str]:
@@ -87,14 +83,16 @@ def _add_plugins(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    run = commands.add_parser("run", help="serve a chain in this process")
+    run = commands.add_parser("run", help="serve a chain on this machine, in this process")
     run.add_argument("chain", metavar="FILE[:CHAIN]", help="call.py, call.py:PhoneCall or package.module:PhoneCall")
     run.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: this machine alone)")
     run.add_argument("--port", type=int, default=8000, help="default 8000; 0 takes any free one")
     run.add_argument("--key", action="append", default=[], help="a bearer key callers must show; may be repeated")
     run.add_argument("--insecure", action="store_true", help="listen for other machines without a key")
     run.add_argument("--origin", action="append", default=[], help="a web page's origin that may call; may be repeated")
+    run.add_argument("--processes", action="store_true", help="each replica in a process of its own")
     run.add_argument("--profile", action="store_true", help="after each call print where its time went, hop by hop")
+    view.add_view_options(run)
     run.add_argument("--debug", action="store_true", help="tracebacks, and errors with the chain's own lines")
     run.set_defaults(command=_run)
 
@@ -125,9 +123,9 @@ def _add_dial(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     dial.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another argument of the method")
     dial.add_argument("--key", default="", help="the server's bearer key")
     dial.add_argument(
-        "--quiet", type=_seconds, default=3.0, metavar="S", help="hang up so long after the last reply (3)"
+        "--quiet", type=seconds, default=3.0, metavar="S", help="hang up so long after the last reply (3)"
     )
-    dial.add_argument("--patience", type=_seconds, default=20.0, metavar="S", help="wait so long for a reply (20)")
+    dial.add_argument("--patience", type=seconds, default=20.0, metavar="S", help="wait so long for a reply (20)")
     dial.add_argument("--debug", action="store_true", help="show the traceback of an error")
     dial.set_defaults(command=_dial, fast=False)
 

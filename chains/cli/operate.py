@@ -7,16 +7,24 @@ import asyncio
 import json
 import logging
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from chains.cli.view import Page, shown, wanted
 from chains.dsl.graph import Graph, load
+from chains.dsl.version import version_of
 from chains.errors import GraphError, SettingError
 from chains.gateway.app import example
 from chains.gateway.session import GatewaySettings
-from chains.runtime.deployment import Progress
-from chains.serve import Server, listen, serve
+from chains.runtime.deployment import Progress, Runtime
+from chains.runtime.inprocess import InProcess
+from chains.serve import Server, listen, recorder, serve
+
+if TYPE_CHECKING:
+    from chains.viewer.settings import ViewerSettings
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,15 +36,68 @@ def run(arguments: argparse.Namespace) -> int:
         insecure=arguments.insecure,
         origins=tuple(arguments.origin),
         debug=arguments.debug,
+        record=arguments.record,
+        redact=arguments.redact,
     )
     logging.basicConfig(level=logging.DEBUG if arguments.debug else logging.WARNING, format="%(levelname)s %(message)s")
     for noisy in ("asyncio", "uvicorn", "websockets", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    viewer = wanted(arguments)
     listen(settings.host, settings.port).close()  # said now, not after the chain's libraries have loaded
     graph = load(arguments.chain)
-    profile = _say if arguments.profile else None
-    stopping = partial(_stopping, settings.drain_seconds)
-    return asyncio.run(serve(graph, settings, progress=_progress, ready=_answers, stopping=stopping, profile=profile))
+    return asyncio.run(_serve(arguments, graph, settings, viewer))
+
+
+async def _serve(
+    arguments: argparse.Namespace, graph: Graph, settings: GatewaySettings, viewer: ViewerSettings | None
+) -> int:
+    made: Callable[..., Runtime] = _processes() if arguments.processes else InProcess
+    for line in _not_kept(graph, arguments.processes):
+        print(f"note: {line}", file=sys.stderr)
+    async with shown(viewer, exact=arguments.view_port is not None) as page:
+        settings = replace(settings, **page.gateway)
+        kept = recorder(
+            _say if arguments.profile else None,
+            chain=graph.entry,
+            version=arguments.version_name or version_of(graph),
+            viewer=settings.viewer,
+            viewer_key=settings.viewer_key,
+        )
+        runtime = made(graph, progress=_progress, recorder=kept)
+        ready, stopping = partial(_answers, page), partial(_stopping, settings.drain_seconds)
+        return await serve(graph, settings, runtime=runtime, ready=ready, stopping=stopping)
+
+
+def _processes() -> Any:
+    """The runtime with a process for each replica. Raises SettingError where the wire's libraries are missing."""
+    try:
+        from chains.runtime.processes import Processes
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        raise SettingError(
+            f"{missing} is not installed, and processes need it to talk",
+            mend='run: pip install "chains-serve[wire]"',
+        ) from error
+    return Processes
+
+
+def _not_kept(graph: Graph, processes: bool) -> list[str]:
+    """What of the chainlets' settings does not hold on this machine alone."""
+    said = []
+    for name, node in graph.nodes.items():
+        wanted = node.spec.environment
+        if wanted.pip:
+            said.append(
+                f"{name} runs without packages of its own ({' '.join(wanted.pip)}); chains deploy installs them"
+            )
+        least, most = node.spec.scaling.min, node.spec.scaling.max
+        if least > 1 and not processes:
+            said.append(f"{name} has 1 replica and not {least}; --processes starts them")
+        elif most > max(1, least):
+            said.append(f"{name} does not scale up to {most} replicas; chains deploy does that")
+        if wanted.env and not processes:
+            said.append(f"{name} runs without its variables {', '.join(wanted.env)}; --processes sets them")
+    return said
 
 
 def _say(line: str) -> None:
@@ -49,9 +110,13 @@ def _progress(step: Progress) -> None:
         _say(f"{step.seconds:7.1f} s  {step.replica:<24} {step.stage}")
 
 
-def _answers(server: Server) -> None:
+def _answers(page: Page, server: Server) -> None:
     gateway = server.gateway
     _say(f"\n{server.runtime.graph.entry} answers at {server.url} (Ctrl-C ends it)")
+    if link := page.link():
+        _say(f"where each call's time went: {link}")
+    if gateway.settings.record:
+        _say("calls are recorded: the sound and the words of both sides are kept with them")
     for method in gateway.methods.values():
         _say(f"\n  {method.shape}\n    {example(server.url, method, bool(server.settings.keys))}")
     _say("")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 
 from chains.dsl import source
 from chains.dsl.reader import MethodOptions
-from chains.dsl.specs import Autoscaling, Batching, CallOptions, Limits, Resources, nearest
+from chains.dsl.specs import Autoscaling, Batching, CallOptions, Environment, Limits, Placement, Resources, nearest
 from chains.errors import SettingError
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ class ChainletSpec:
     resources: Resources = field(default_factory=Resources)
     scaling: Autoscaling = field(default_factory=Autoscaling)
     limits: Limits = field(default_factory=Limits)
+    placement: Placement = field(default_factory=Placement)
+    environment: Environment = field(default_factory=Environment)
     local: Any = None
     faults: Noted = ()
 
@@ -47,6 +49,8 @@ def chainlet(
     resources: Resources | None = None,
     scaling: Autoscaling | None = None,
     limits: Limits | None = None,
+    placement: Placement | None = None,
+    environment: Environment | None = None,
 ) -> Callable[[type[T]], type[T]]: ...
 def chainlet(
     cls: Any = None,
@@ -57,6 +61,8 @@ def chainlet(
     resources: Any = None,
     scaling: Any = None,
     limits: Any = None,
+    placement: Any = None,
+    environment: Any = None,
     **unknown: Any,
 ) -> Any:
     """Make a class a chainlet: its public methods can be called over a hop, each use of it runs with its own
@@ -65,7 +71,13 @@ def chainlet(
     The class stays as it is. What is not given comes from the chainlet that it inherits from, if any. One
     class of a file is its `entry`. `name` is what it is called in the graph, the class's name otherwise.
     """
-    settings = {"resources": resources, "scaling": scaling, "limits": limits}
+    settings = {
+        "resources": resources,
+        "scaling": scaling,
+        "limits": limits,
+        "placement": placement,
+        "environment": environment,
+    }
 
     def mark(cls: Any) -> Any:
         if not inspect.isclass(cls):
@@ -97,6 +109,8 @@ _SETTINGS: dict[str, type] = {
     "resources": Resources,
     "scaling": Autoscaling,
     "limits": Limits,
+    "placement": Placement,
+    "environment": Environment,
     "options": CallOptions,
 }
 
@@ -130,13 +144,25 @@ def _unknown(what: str, unknown: dict[str, Any], known: tuple[str, ...]) -> Note
 @overload
 def method(fn: F, /) -> F: ...
 @overload
-def method(*, idempotent: bool = False, raises: Any = (), batch: Batching | None = None) -> Callable[[F], F]: ...
-def method(fn: Any = None, /, *, idempotent: Any = False, raises: Any = (), batch: Any = None, **unknown: Any) -> Any:
+def method(
+    *, idempotent: bool = False, raises: Any = (), batch: Batching | None = None, prefix: str = ""
+) -> Callable[[F], F]: ...
+def method(
+    fn: Any = None,
+    /,
+    *,
+    idempotent: Any = False,
+    raises: Any = (),
+    batch: Any = None,
+    prefix: Any = "",
+    **unknown: Any,
+) -> Any:
     """Options of one method. `idempotent`: it may be tried again though it had begun. `raises`: exceptions
     that reach the caller as themselves, not as RemoteError. `batch`: it is written on lists, and calls are
-    gathered into one.
+    gathered into one. `prefix`: the parameter that carries a model's prompt; calls whose prompts begin alike go where
+    that beginning is cached.
     """
-    noted = list(_unknown("@method", unknown, ("idempotent", "raises", "batch")))
+    noted = list(_unknown("@method", unknown, ("idempotent", "raises", "batch", "prefix")))
     listed = (raises,) if isinstance(raises, type) else tuple(raises) if isinstance(raises, tuple | list) else (raises,)
     errors = tuple(one for one in listed if isinstance(one, type) and issubclass(one, Exception))
     if len(errors) < len(listed):
@@ -147,8 +173,11 @@ def method(fn: Any = None, /, *, idempotent: Any = False, raises: Any = (), batc
         noted.append((f"has @method(idempotent={idempotent!r:.60})", "write idempotent=True"))
     if batch is not None and not isinstance(batch, Batching):
         noted.append((f"has @method(batch={batch!r:.60})", "write batch=Batching(size=8, wait_ms=5)"))
+    if not isinstance(prefix, str):
+        noted.append((f"has @method(prefix={prefix!r:.60})", 'name a parameter, e.g. prefix="messages"'))
     good = batch if isinstance(batch, Batching) else None
-    options = MethodOptions(idempotent is True, errors, good, tuple(noted))
+    begins = prefix if isinstance(prefix, str) else ""
+    options = MethodOptions(idempotent is True, errors, good, begins, tuple(noted))
 
     def mark(fn: F) -> F:
         fn.__chainlet_method__ = options  # type: ignore[attr-defined]
@@ -180,8 +209,11 @@ class Dependency:
     resources: Resources | None
     scaling: Autoscaling | None
     limits: Limits | None
+    placement: Placement | None
+    environment: Environment | None
     where: str
     faults: Noted
+    fallback: Dependency | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "cls":
@@ -201,18 +233,22 @@ def depends(
     idle: float | None = _UNSET,
     retries: int = _UNSET,
     window: int = _UNSET,
+    hedge: float | None = _UNSET,
+    fallback: Any = None,
     options: CallOptions | None = None,
     resources: Resources | None = None,
     scaling: Autoscaling | None = None,
     limits: Limits | None = None,
+    placement: Placement | None = None,
+    environment: Environment | None = None,
     **arguments: Any,
 ) -> T:
     """Use another chainlet: `ears: Ears = depends(Ears, model="small.en", timeout=2.0)`, in the class or as
     default of an __init__ parameter. Settings of the call and of the replica here hold for this use; all else
-    goes to its constructor.
+    goes to its constructor. `fallback` is another chainlet (or a depends of one) that answers when this one does not.
     """
     noted: list[tuple[str, str]] = []
-    given = {"timeout": timeout, "first": first, "idle": idle, "retries": retries, "window": window}
+    given = {"timeout": timeout, "first": first, "idle": idle, "retries": retries, "window": window, "hedge": hedge}
     chosen = options if isinstance(options, CallOptions) else CallOptions()
     for name, value in given.items():
         if value is not _UNSET:
@@ -221,18 +257,29 @@ def depends(
             except SettingError as error:
                 found = error.message.replace("CallOptions", "depends").replace(" is not ", ", which is not ", 1)
                 noted.append((f"has {found}", error.mend))
-    settings = {"options": options, "resources": resources, "scaling": scaling, "limits": limits}
+    settings = {
+        "options": options,
+        "resources": resources,
+        "scaling": scaling,
+        "limits": limits,
+        "placement": placement,
+        "environment": environment,
+    }
     noted += _kinds("depends", settings)
     good: dict[str, Any] = {
         key: value if isinstance(value, _SETTINGS[key]) else None for key, value in settings.items()
     }
     del good["options"]
-    dependency: Any = Dependency(cls, chosen, arguments, **good, where=source.caller(), faults=tuple(noted))
+    where = source.caller()
+    if fallback is not None and not isinstance(fallback, Dependency):
+        plain = replace(chosen, hedge=None)
+        fallback = Dependency(fallback, plain, {}, **dict.fromkeys(good), where=where, faults=())
+    dependency: Any = Dependency(cls, chosen, arguments, **good, where=where, faults=tuple(noted), fallback=fallback)
     return dependency  # type: ignore[no-any-return]
 
 
 CALL_SETTINGS = tuple(one.name for one in fields(CallOptions))
-USE_SETTINGS = (*CALL_SETTINGS, "options", "resources", "scaling", "limits")
+USE_SETTINGS = (*CALL_SETTINGS, "fallback", *_SETTINGS)
 
 
 def Model(
@@ -244,6 +291,8 @@ def Model(
     resources: Resources | None = None,
     scaling: Autoscaling | None = None,
     limits: Limits | None = None,
+    placement: Placement | None = None,
+    environment: Environment | None = None,
 ) -> Any:
     """A chainlet from two functions: `load(...)` gives a replica its model, `predict(model, ...)` answers.
 
@@ -284,4 +333,11 @@ def Model(
         "__doc__": predict.__doc__,
     }
     made = type(title, (), body)
-    return chainlet(name=title, resources=resources, scaling=scaling, limits=limits)(made)
+    return chainlet(
+        name=title,
+        resources=resources,
+        scaling=scaling,
+        limits=limits,
+        placement=placement,
+        environment=environment,
+    )(made)

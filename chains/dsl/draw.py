@@ -36,7 +36,24 @@ def needs(node: Node) -> str:
         parts.append(f"{resources.gpus:g} {resources.gpu or 'gpu'}")
     count = f"{scaling.min}" if scaling.min == scaling.max else f"{scaling.min}-{scaling.max}"
     parts.append(f"{count} replica{'' if count == '1' else 's'}")
+    parts += _whereabouts(node)
     return ", ".join(parts)
+
+
+def _whereabouts(node: Node) -> list[str]:
+    """What its placement and environment ask for beyond the defaults: `packed, 2 a node, own pip`."""
+    placement, environment = node.spec.placement, node.spec.environment
+    return [
+        *(["packed"] if placement.prefer == "pack" else []),
+        *([f"at most {placement.per_node} a node"] if placement.per_node else []),
+        *(["with its caller"] if placement.with_caller else []),
+        *([f"pip {' '.join(environment.pip)}"] if environment.pip else []),
+        *(
+            [f"env {' '.join([*environment.env, *environment.secrets])}"]
+            if environment.env or environment.secrets
+            else []
+        ),
+    ]
 
 
 def _title(node: Node) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from chains.dsl import loading, source
 from chains.dsl.chainlet import ChainletSpec, Dependency, is_chainlet, spec_of
 from chains.dsl.nodes import Edge, Graph, Node
-from chains.dsl.plan import Plan, plan, use_faults
+from chains.dsl.plan import Plan, fallback_faults, plan, use_faults
 from chains.errors import Fault, GraphError
 
 __all__ = ["Edge", "Graph", "Node", "build", "load"]
@@ -106,6 +106,11 @@ class _Building:
                     f"write {name} = ... with a default",
                 )
             )
+        if made.spec.placement.with_caller:
+            where = f"{made.lines.where} ({made.spec.name})"
+            self.faults.append(
+                Fault(where, "is the entry, which no chainlet calls, and has with_caller=True", "leave it out")
+            )
         return self._node(made, made.spec, {}, "")
 
     def _plan(self, cls: type) -> Plan:
@@ -128,6 +133,7 @@ class _Building:
             target = self._use(made, name, dependency)
             if target is not None:
                 edges[name] = Edge(name, target, dependency.options, via)
+                self._fallback(made, dependency, edges, name)
         self._path.pop()
         plain = {name: value for name, value in arguments.items() if name not in given}
         for node in self.nodes.values():
@@ -163,8 +169,23 @@ class _Building:
             resources=dependency.resources or own.resources,
             scaling=dependency.scaling or own.scaling,
             limits=dependency.limits or own.limits,
+            placement=dependency.placement or own.placement,
+            environment=dependency.environment or own.environment,
         )
         return self._node(used, spec, dependency.arguments, attribute)
+
+    def _fallback(self, parent: Plan, dependency: Dependency, edges: dict[str, Edge], name: str) -> None:
+        """An edge of its own for the chainlet that answers instead."""
+        spare, attribute = dependency.fallback, f"{name}.fallback"
+        target = None if spare is None else self._use(parent, attribute, spare)
+        if spare is None or target is None:
+            return
+        where = f"{spare.where} ({parent.spec.name}.{attribute})"
+        if target == edges[name].target:
+            self.faults.append(Fault(where, f"falls back on {target} itself", "name another chainlet, or leave it out"))
+        self.faults += fallback_faults(where, self._plan(dependency.cls), self._plan(spare.cls))
+        edges[attribute] = Edge(attribute, target, spare.options, "fallback")
+        self._fallback(parent, spare, edges, attribute)
 
     def _name(self, made: Plan, attribute: str) -> str:
         first = self.nodes.get(made.spec.name)
@@ -195,12 +216,11 @@ def _filled(made: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _alike(
     node: Node, spec: ChainletSpec, mine: dict[str, Any], theirs: dict[str, Any], edges: dict[str, Edge]
 ) -> bool:
-    settings = (spec.resources, spec.scaling, spec.limits)
-    return (
-        (node.spec.resources, node.spec.scaling, node.spec.limits) == settings
-        and node.edges == edges
-        and _same(mine, theirs)
-    )
+    return _settings(node.spec) == _settings(spec) and node.edges == edges and _same(mine, theirs)
+
+
+def _settings(spec: ChainletSpec) -> tuple[object, ...]:
+    return spec.resources, spec.scaling, spec.limits, spec.placement, spec.environment
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from chains.dsl import draw
@@ -15,7 +15,7 @@ from chains.dsl.specs import CallOptions
 @dataclass(frozen=True, slots=True)
 class Edge:
     """One use of a node by another. `via` says how the user's code holds it: "attribute" of the class or
-    "init" parameter.
+    "init" parameter; a "fallback" is not held, it answers for the use whose attribute it is named after.
     """
 
     attribute: str
@@ -60,6 +60,14 @@ class Graph:
     entry: str
     nodes: dict[str, Node]
 
+    def changed(self, settings: Mapping[str, Mapping[str, Any]]) -> Graph:
+        """The same chain with other settings of some nodes: {"Ears": {"resources": Resources(cpu=2)}}."""
+        nodes = {
+            name: replace(node, spec=replace(node.spec, **settings[name])) if name in settings else node
+            for name, node in self.nodes.items()
+        }
+        return Graph(self.entry, nodes)
+
     def text(self) -> str:
         """The chain as a tree, with each node's resources, scaling and methods."""
         return draw.text(self)
@@ -81,10 +89,21 @@ def _node_json(node: Node) -> dict[str, Any]:
         "resources": asdict(node.spec.resources),
         "scaling": asdict(node.spec.scaling),
         "limits": asdict(node.spec.limits),
+        "placement": asdict(node.spec.placement),
+        "environment": _environment_json(node),
         "arguments": {name: draw.brief(name, value) for name, value in node.arguments.items()},
         "edges": {
             name: {"target": edge.target, "via": edge.via, "options": asdict(edge.options)}
             for name, edge in node.edges.items()
         },
         "methods": {name: {**method.schema(), "where": method.where} for name, method in node.methods.items()},
+    }
+
+
+def _environment_json(node: Node) -> dict[str, Any]:
+    environment = node.spec.environment
+    return {
+        "pip": list(environment.pip),
+        "env": {name: draw.brief(name, value) for name, value in environment.env.items()},
+        "secrets": list(environment.secrets),
     }

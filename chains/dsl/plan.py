@@ -183,6 +183,12 @@ def use_faults(parent: Plan, attribute: str, dependency: Dependency, used: Plan)
         elif not used.open_ended:
             known = (*used.params, *USE_SETTINGS)
             faults.append(Fault(where, f"gives {name} an unknown argument `{argument}`", nearest(argument, known)))
+    hedgeable = [one for one in used.methods.values() if one.idempotent and not one.streams_in]
+    if dependency.options.hedge is not None and used.methods and not hedgeable:
+        found = f"hedges {name}, none of whose methods may run twice at once"
+        faults.append(
+            Fault(where, found, "write @method(idempotent=True) above one that reads no stream, or leave out hedge=")
+        )
     misspelt = {closest(name, used.params) for name in dependency.arguments if name not in used.params}
     for missing in used.required():
         if missing not in dependency.arguments and missing not in misspelt:
@@ -198,6 +204,26 @@ def use_faults(parent: Plan, attribute: str, dependency: Dependency, used: Plan)
             )
         )
     return faults
+
+
+def fallback_faults(where: str, used: Plan, spare: Plan) -> list[Fault]:
+    """What keeps `spare` from answering for `used`: it needs each of its methods, with the same signature."""
+    faults = []
+    for name, method in used.methods.items():
+        other = spare.methods.get(name)
+        if other is None and not spare.faults:
+            found = f"falls back on {spare.spec.name}, which has no method {name}"
+            faults.append(Fault(where, found, f"write {method.shape} in {spare.spec.name}"))
+        elif other is not None and _plain_shape(other) != _plain_shape(method):
+            found = f"falls back on {spare.spec.name}, whose {name} is {other.shape}"
+            faults.append(Fault(where, found, f"write {method.shape} there"))
+    return faults
+
+
+def _plain_shape(method: Method) -> Any:
+    """What a call of it looks like; defaults are filled in before."""
+    params = [(param.name, param.stream, param.checker.name) for param in method.params]
+    return params, method.streams_out, method.result.name
 
 
 def _argument_fault(used: Plan, argument: str, value: Any) -> tuple[str, str] | None:

@@ -26,6 +26,7 @@ class MethodOptions:
     idempotent: bool = False
     raises: tuple[type[BaseException], ...] = ()
     batch: Batching | None = None
+    prefix: str = ""
     faults: tuple[tuple[str, str], ...] = ()
 
 
@@ -115,6 +116,7 @@ class _Reading:
         self._missing()
         params = [param for parameter in self.parameters() if (param := self._param(parameter)) is not None]
         result = self._result()
+        self._prefix([param.name for param in params if not param.stream])
         if self.faults or result is None:
             return None
         checker, streams_out, blocking = result
@@ -128,9 +130,16 @@ class _Reading:
             idempotent=self.options.idempotent,
             raises=self.options.raises,
             batch=self.options.batch,
+            prefix=self.options.prefix,
             where=self.where,
             doc=inspect.getdoc(self.fn) or "",
         )
+
+    def _prefix(self, names: list[str]) -> None:
+        """What carries the prompt is one of these parameters."""
+        if self.options.prefix and self.options.prefix not in names:
+            found = f"has @method(prefix={self.options.prefix!r}), which is no parameter that carries a prompt"
+            self.fault(found, f"name one of {', '.join(names)}" if names else "leave it out")
 
     def _def(self) -> str:
         return "async def " if self.asynchronous else "def "

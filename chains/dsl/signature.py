@@ -103,7 +103,7 @@ class Method:
     """One method that can be called over a hop; `result` is the item's checker where it streams out.
 
     `blocking`: a plain `def`, to be run off the loop. With `batch` the checkers are those of one call; the
-    method itself takes and gives lists of them.
+    method itself takes and gives lists of them. `prefix` names the parameter that carries a prompt.
     """
 
     chainlet: str
@@ -115,6 +115,7 @@ class Method:
     idempotent: bool = False
     raises: tuple[type[BaseException], ...] = ()
     batch: Batching | None = None
+    prefix: str = ""
     where: str = ""
     doc: str = ""
     streams_in: bool = field(init=False)

@@ -6,9 +6,9 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar, get_args
 
 from chains.errors import SettingError
 
@@ -74,6 +74,11 @@ class Resources:
             )
         if self.gpu and not self.gpus:
             object.__setattr__(self, "gpus", 1.0)
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise SettingError(
+                f"Resources(gpus={self.gpus}) is more than one GPU and a part of another",
+                mend=f"write a part of one, e.g. gpus=0.5, or whole ones, e.g. gpus={math.ceil(self.gpus)}",
+            )
 
     @property
     def memory_bytes(self) -> int:
@@ -127,6 +132,73 @@ class Autoscaling:
             )
 
 
+Prefer = Literal["spread", "pack"]
+MOST_PER_NODE = 100
+"""Above so many replicas on a node a limit is none: it is also the most that Ray Serve takes."""
+
+
+@_knows_its_settings
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """On which machines replicas stand: `prefer` "spread" over them or "pack"ed on few, never more than `per_node` on
+    one (0: no limit), `with_caller` on the machine of the chainlet that uses this one. `per_node` is kept always, the
+    others as far as there is room.
+    """
+
+    prefer: Prefer = "spread"
+    per_node: int = 0
+    with_caller: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prefer not in get_args(Prefer):
+            _refuse(self, "prefer", self.prefer, '"spread" or "pack"', 'write prefer="spread" or prefer="pack"')
+        _whole(self, "per_node", self.per_node, 0)
+        if self.per_node > MOST_PER_NODE:
+            _refuse(
+                self, "per_node", self.per_node, f"at most {MOST_PER_NODE}", f"write per_node={MOST_PER_NODE}, or less"
+            )
+        _flag(self, "with_caller", self.with_caller)
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@_knows_its_settings
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a replica's process has besides the others': packages as pip takes them, environment variables, and
+    `secrets`, the names of variables whose values are taken where the chain is deployed and shown nowhere.
+    """
+
+    pip: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name, write in (("pip", 'pip=["torch==2.13.0"]'), ("secrets", 'secrets=["HF_TOKEN"]')):
+            given: Any = getattr(self, name)
+            if not isinstance(given, list | tuple) or not all(isinstance(one, str) and one.strip() for one in given):
+                _refuse(self, name, given, "a list of texts", f"write {write}")
+            object.__setattr__(self, name, tuple(given))
+        env: Any = self.env
+        if not isinstance(env, Mapping) or not all(isinstance(value, str) for value in env.values()):
+            _refuse(self, "env", env, "a dict of texts", 'write env={"HF_HOME": "/models"}')
+        object.__setattr__(self, "env", dict(env))
+        names: list[Any] = [*env, *self.secrets]
+        for name in names:
+            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+                raise SettingError(
+                    f"Environment names {name!r}, which is no name of a variable",
+                    mend="write letters, digits and _, e.g. HF_HOME",
+                )
+        twice = sorted(set(self.env) & set(self.secrets))
+        if twice:
+            raise SettingError(f"Environment has {twice[0]} in env and in secrets", mend="leave it in one of them")
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.pip), tuple(sorted(self.env.items())), tuple(self.secrets)))
+
+
 @_knows_its_settings
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -148,7 +220,8 @@ class CallOptions:
     """How a use of a chainlet calls it. Seconds, or None for no limit.
 
     `timeout` until a unary result; of a stream `first` until its first item and `idle` between items;
-    `retries` are FURTHER attempts after the first; `window` is the bytes of credit per stream and direction.
+    `retries` are FURTHER attempts after the first; `window` is the bytes of credit per stream and direction. An
+    idempotent method that gave nothing for `hedge` seconds is asked of a second replica too; the first answer counts.
     """
 
     timeout: float | None = 60.0
@@ -156,14 +229,20 @@ class CallOptions:
     idle: float | None = None
     retries: int = 1
     window: int = 262_144
+    hedge: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "first", "idle"):
+        for name in ("timeout", "first", "idle", "hedge"):
             value = getattr(self, name)
             if value is not None:
                 _number(self, name, value, 0.0, f"seconds, e.g. {name}=2.0, or None for no limit", above=True)
         _whole(self, "retries", self.retries, 0)
         _whole(self, "window", self.window, 1)
+        if self.hedge is not None and self.timeout is not None and self.hedge >= self.timeout:
+            raise SettingError(
+                f"CallOptions(hedge={self.hedge}, timeout={self.timeout}) asks a second replica when the time is up",
+                mend=f"write hedge={self.timeout / 4:g} or less than the timeout",
+            )
 
 
 @_knows_its_settings
@@ -188,6 +267,11 @@ def _number(spec: Any, name: str, value: object, least: float, write: str, *, ab
 def _whole(spec: Any, name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         _refuse(spec, name, value, f"a whole number of at least {least}", f"write e.g. {name}={max(least, 1)}")
+
+
+def _flag(spec: Any, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        _refuse(spec, name, value, "True or False", f"write {name}=True")
 
 
 def _text(spec: Any, name: str, value: object, write: str) -> None:

@@ -20,9 +20,10 @@ from chains.errors import ChainsError, NotFound, ProtocolError
 from chains.gateway import native
 from chains.gateway.http import CallEndpoint, error_response
 from chains.gateway.session import Gateway, GatewaySettings
+from chains.metrics import CONTENT_TYPE
 from chains.runtime.deployment import Runtime
 
-PATHS = "/v1/call/{method}, /v1/chain, /healthz and /"
+PATHS = "/v1/call/{method}, /v1/chain, /healthz, /metrics and /"
 
 
 def create_app(runtime: Runtime, settings: GatewaySettings | None = None) -> Starlette:
@@ -40,6 +41,10 @@ def create_app(runtime: Runtime, settings: GatewaySettings | None = None) -> Sta
         gateway.authorise(request.headers.get("authorization", ""))
         return Response(msgspec.json.encode(describe(gateway)), media_type="application/json")
 
+    async def metrics(request: Request) -> Response:
+        gateway.authorise(request.headers.get("authorization", ""))
+        return Response(gateway.metrics.text(), media_type=CONTENT_TYPE)
+
     async def index(request: Request) -> Response:
         gateway.authorise(request.headers.get("authorization", ""))
         return HTMLResponse(_page(gateway, f"{request.url.scheme}://{request.url.netloc}"))
@@ -51,6 +56,7 @@ def create_app(runtime: Runtime, settings: GatewaySettings | None = None) -> Sta
         routes=[
             Route("/", index),
             Route("/healthz", healthz),
+            Route("/metrics", metrics),
             Route("/v1/chain", chain),
             Route("/v1/call", call, methods=["POST"]),
             Route("/v1/call/{method}", call, methods=["POST"]),
@@ -104,7 +110,8 @@ def _page(gateway: Gateway, url: str) -> str:
         "<style>body{font:16px/1.5 system-ui;max-width:50em;margin:2em auto;padding:0 1em}"
         "pre{background:#f4f4f4;padding:.6em;overflow-x:auto}</style>"
         f"<h1>{entry}</h1>{rows}"
-        '<p><a href="/v1/chain">the chain as JSON</a>, <a href="/healthz">its health</a></p>'
+        '<p><a href="/v1/chain">the chain as JSON</a>, <a href="/healthz">its health</a>, '
+        '<a href="/metrics">its figures for Prometheus</a></p>'
     )
 
 

@@ -13,11 +13,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 class Connection(H11Protocol):
     """uvicorn's, with two limits that it lacks: one that has sent no whole request head after `head_seconds` is
     closed, and so is one that comes on top of `most`, at once: it would take a file descriptor from those who call.
+    Once the server is `leaving`, each answer says that it is the connection's last.
     """
 
-    def __init__(self, head_seconds: float, most: int, **settings: Any) -> None:
+    def __init__(self, head_seconds: float, most: int, leaving: asyncio.Event, **settings: Any) -> None:
         super().__init__(**settings)
-        self._head_seconds, self._most = head_seconds, most
+        self._head_seconds, self._most, self._leaving = head_seconds, most, leaving
         self._waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -34,6 +35,9 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         cycle: RequestResponseCycle | None = self.cycle
+        if self._leaving.is_set() and cycle is not None and not cycle.response_started and cycle.keep_alive:
+            cycle.keep_alive = False
+            cycle.default_headers = [*cycle.default_headers, (b"connection", b"close")]
         if self.transport.get_protocol() is not self or (cycle is not None and not cycle.response_complete):
             self._head_came()
         elif self._waiting is None:  # bytes of a next request, or of a body that nobody wants

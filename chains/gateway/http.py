@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from chains import protocol
-from chains.call import Call
+from chains.call import HANG_UP, Call
 from chains.dsl.signature import Method
 from chains.errors import (
     Cancelled,
@@ -27,7 +27,8 @@ from chains.errors import (
     Unauthenticated,
 )
 from chains.gateway import audio
-from chains.gateway.session import Gateway, Inbox, bind
+from chains.gateway.session import REPLAY_HEADER, Gateway, Inbox, bind
+from chains.gateway.tape import Loose, Tape
 from chains.messages import Audio
 
 log = logging.getLogger("chains.gateway")
@@ -71,6 +72,8 @@ class Exchange:
         self._receive, self._send = receive, send
         self._started = self._gone = False
         self._style: Literal["sse", "lines", "wav", "unary"] = "unary"
+        self._tape: Tape | None = None
+        self._sound: tuple[str, Audio] | None = None  # a body of audio, and the stream that it feeds
 
     async def conduct(self) -> None:
         headers, gateway = self.headers, self.gateway
@@ -81,16 +84,27 @@ class Exchange:
         self._style = self._wanted_style(method)
         body = await self._body()
         inboxes = {param.name: Inbox(param, gateway.settings) for param in method.params if param.stream}
-        arguments = bind(method, self._given(method, body, inboxes), inboxes)
+        given = self._given(method, body, inboxes)
+        arguments = bind(method, given, inboxes)
         for inbox in inboxes.values():
             inbox.end()
-        async with gateway.open_call(method, traceparent=headers.get("traceparent")) as call:
+        replay_of = headers.get(REPLAY_HEADER, "")
+        async with gateway.open_call(
+            method,
+            traceparent=headers.get("traceparent"),
+            tracestate=headers.get("tracestate"),
+            replay_of=replay_of,
+        ) as call:
+            self._tape = gateway.tape(call, method, given, replay_of=replay_of)
+            self._record_sound(inboxes)
             leaving = asyncio.create_task(self._watch_leaving(call))
             try:
                 await self._answer(method, arguments, call)
             finally:
                 leaving.cancel()
                 await asyncio.gather(leaving, return_exceptions=True)
+                if self._tape is not None:
+                    self._tape.close()
 
     def _wanted_style(self, method: Method) -> Literal["sse", "lines", "wav", "unary"]:
         accept = self.headers.get("accept", "")
@@ -119,7 +133,7 @@ class Exchange:
                 raise DeadlineExceeded("the body did not come to its end", mend="send it without pauses") from None
             if message["type"] == "http.disconnect":
                 self._gone = True
-                raise Cancelled("hang-up")
+                raise Cancelled(HANG_UP)
             pieces.append(message.get("body", b""))
             size = max(size, sum(map(len, pieces)))
             if not message.get("more_body", False):
@@ -164,26 +178,39 @@ class Exchange:
             sound = audio.resample(sound, rates[-1])
         for frame in audio.frames(sound):
             inbox.put(frame, 0)
+        self._sound = inbox.param.name, sound
         return given
+
+    def _record_sound(self, inboxes: dict[str, Inbox]) -> None:
+        if self._tape is None or self._sound is None:
+            return
+        name, sound = self._sound
+        stream = list(inboxes).index(name)
+        self._tape.received(Loose("audio", sound), stream)
+        self._tape.received(Loose("end", None), stream)
 
     async def _watch_leaving(self, call: Call) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone = True
-        call.cancel("hang-up")
+        if self._tape is not None:
+            self._tape.hung_up()
+        call.cancel(HANG_UP)
 
     # what goes back
 
     async def _answer(self, method: Method, arguments: dict[str, Any], call: Call) -> None:
         items = self.gateway.items(method, arguments)
+        if self._tape is not None:
+            items = self._tape.given(items, method)
         if self._style == "unary":
             async for value in items:
                 body = msgspec.json.encode({"result": method.result.dump(value)})
-                await self._whole(Response(body, 200, {"x-call-id": call.id}, "application/json"))
+                await self._whole(Response(body, 200, _names(call), "application/json"))
             return
         pieces = self._wav(items) if self._style == "wav" else self._events(method, items)
         async for piece in pieces:
-            await self._piece(piece, call.id)
+            await self._piece(piece, call)
         await self._end()
 
     async def _events(self, method: Method, items: AsyncIterator[Any]) -> AsyncIterator[bytes]:
@@ -209,12 +236,12 @@ class Exchange:
         if not rate:
             raise InvalidValue("the method made no audio", mend="ask for application/json or text/event-stream")
 
-    async def _piece(self, data: bytes, call_id: str) -> None:
+    async def _piece(self, data: bytes, call: Call) -> None:
         if not self._started:
             headers = {
                 "content-type": STREAM_TYPES[self._style],
                 "cache-control": "no-store",
-                "x-call-id": call_id,
+                **_names(call),
             }
             raw = [(name.encode(), value.encode()) for name, value in headers.items()]
             self._started = True
@@ -226,7 +253,7 @@ class Exchange:
 
     async def _out(self, message: Message) -> None:
         if self._gone:
-            raise Cancelled("hang-up")
+            raise Cancelled(HANG_UP)
         await self._send(message)
 
     async def _whole(self, response: Response) -> None:
@@ -252,6 +279,11 @@ class Exchange:
             )
             await self._end()
         # a broken-off wav: the connection closes without the last chunk, which is what tells the caller
+
+
+def _names(call: Call) -> dict[str, str]:
+    """Headers by which a caller finds the call again: its id, and its span as W3C's trace context answers it."""
+    return {"x-call-id": call.id, "traceresponse": call.traceparent}
 
 
 def _json_or_text(value: str) -> Any:

@@ -15,11 +15,12 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from chains import protocol
-from chains.call import Call, Turn
+from chains.call import HANG_UP, Call, Turn
 from chains.dsl.signature import Method
 from chains.errors import Cancelled, ChainsError, DeadlineExceeded, InvalidValue, LimitExceeded, ProtocolError
 from chains.gateway.audio import AtRate
-from chains.gateway.session import Gateway, Inbox, bind
+from chains.gateway.session import REPLAY_HEADER, Gateway, Inbox, bind
+from chains.gateway.tape import Tape
 from chains.messages import Audio
 
 log = logging.getLogger("chains.gateway")
@@ -65,6 +66,7 @@ class Connection:
         self._active = 0.0
         self._idle_timer: asyncio.TimerHandle
         self._ended = False
+        self._tape: Tape | None = None
 
     # the call's life
 
@@ -76,13 +78,18 @@ class Connection:
         self.inboxes = [Inbox(param, self.settings, partial(self._taken, index)) for index, param in enumerate(streams)]
         arguments = bind(method, opening.arguments, {inbox.param.name: inbox for inbox in self.inboxes})
         self._audio, self._credit = opening.audio, opening.window
+        replay_of = self.websocket.headers.get(REPLAY_HEADER, "")
         async with self.gateway.open_call(
             method,
             deadline_s=opening.deadline_s,
             priority=opening.priority,
             traceparent=self.websocket.headers.get("traceparent"),
+            replay_of=replay_of,
+            tracestate=self.websocket.headers.get("tracestate"),
         ) as call:
             self._call = call
+            sound = {"rate": opening.audio.rate, "encoding": opening.audio.encoding}
+            self._tape = self.gateway.tape(call, method, opening.arguments, audio=sound, replay_of=replay_of)
             undo = call.watch(self._on_turn)
             call.on_cancel(self._on_cancel)
             try:
@@ -90,6 +97,8 @@ class Connection:
                 await self._converse(method, arguments)
             finally:
                 undo()
+                if self._tape is not None:
+                    self._tape.close()
 
     async def _opening(self) -> protocol.Open:
         seconds = self.settings.open_seconds
@@ -179,9 +188,13 @@ class Connection:
             self._call.cancel(str(getattr(failure, "message", failure)))
 
     def _hang_up(self) -> None:
+        if self._ended:
+            return  # it was told how the call ended: who leaves then hangs up on nothing
         self._ended = True
+        if self._tape is not None:
+            self._tape.hung_up()
         if self._call is not None:
-            self._call.cancel("hang-up")
+            self._call.cancel(HANG_UP)
 
     def _on_cancel(self, reason: str) -> None:
         for inbox in self.inboxes:
@@ -202,7 +215,7 @@ class Connection:
                     await self._on_binary(data)
                 else:
                     text = message["text"]
-                    await self._on_frame(self._decoded(text), protocol.size(text))
+                    await self._on_frame(self._decoded(text), text)
         except Exception as error:
             self._abort(error)
 
@@ -221,20 +234,22 @@ class Connection:
     async def _on_binary(self, data: bytes) -> None:
         self._refuse_large(len(data))
         index, value = protocol.decode_binary(data)
-        inbox = self._inbox(index)
+        inbox = self.inboxes[self._index(index)]
         inbox.put(value, len(data))
+        if self._tape is not None:
+            self._tape.received(data, index)
         await self._until_room(inbox)
 
-    async def _on_frame(self, frame: protocol.ClientFrame, size: int) -> None:
+    async def _on_frame(self, frame: protocol.ClientFrame, text: str) -> None:
+        """Do what it says, then record it: what makes no sense is an error before it comes to the tape."""
         call = self._call
         assert call is not None, "frames are read within the call"
+        index = self._index(frame.stream) if isinstance(frame, protocol.Item | protocol.End) else 0
         match frame:
             case protocol.Item():
-                inbox = self._inbox(frame.stream)
-                self._put_plain(inbox, frame, size)
-                await self._until_room(inbox)
+                self._put_plain(self.inboxes[index], frame, protocol.size(text))
             case protocol.End():
-                self._inbox(frame.stream).end()
+                self.inboxes[index].end()
             case protocol.Credit():
                 if self._credit is not None:
                     self._credit += frame.bytes
@@ -251,6 +266,10 @@ class Connection:
                 self._control("pong", id=frame.id)
             case _:
                 raise ProtocolError("a second open frame came", mend="open another connection for another call")
+        if self._tape is not None:
+            self._tape.received(text, index)
+        if isinstance(frame, protocol.Item):
+            await self._until_room(self.inboxes[index])
 
     def _put_plain(self, inbox: Inbox, frame: protocol.Item, size: int) -> None:
         try:
@@ -260,10 +279,10 @@ class Connection:
             mend = error.mend or f"send items of {name}; audio and tensors go in binary frames (docs/protocol.md)"
             raise InvalidValue(error.message, mend=mend) from None
 
-    def _inbox(self, stream: str | int) -> Inbox:
+    def _index(self, stream: str | int) -> int:
         for index, inbox in enumerate(self.inboxes):
             if stream in (index, inbox.param.name):
-                return inbox
+                return index
         known = ", ".join(f"{index} {inbox.param.name}" for index, inbox in enumerate(self.inboxes))
         raise ProtocolError(
             f"there is no stream {stream!r}",
@@ -373,6 +392,8 @@ class Connection:
             await self.websocket.send({"type": "websocket.send", "bytes": frame})
         else:
             await self.websocket.send({"type": "websocket.send", "text": frame})
+        if self._tape is not None:
+            self._tape.sent(frame)
 
     async def fail(self, error: Exception) -> None:
         """The terminal frame for an error: `cancelled` when that is what it is, else `error`."""
@@ -394,4 +415,4 @@ class Connection:
             await self._send(protocol.encode_server(kind, **fields))
             await self.websocket.close(code, reason.encode()[:120].decode(errors="ignore"))
         except (WebSocketDisconnect, RuntimeError):
-            self._hang_up()  # it left before it could be told
+            pass  # it left before it could be told

@@ -7,7 +7,11 @@ import difflib
 import hmac
 import ipaddress
 import logging
+import math
 import os
+import re
+import secrets
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -34,11 +38,15 @@ from chains.errors import (
     Unavailable,
 )
 from chains.gateway.audio import AtRate
+from chains.gateway.tape import Deck, Redact, Tape
 from chains.messages import Audio
+from chains.metrics import Metrics
 from chains.protocol import DEFAULT_WINDOW, from_kind
 from chains.runtime.deployment import Runtime
 
 log = logging.getLogger("chains.gateway")
+REPLAY_HEADER = "x-chains-replay-of"
+_CALL_ID = re.compile(r"[\w.:-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class GatewaySettings:
     `keys`: bearer keys, one of which a caller must show (none: open, and then only on the loopback interface,
     unless `insecure`). `origins`: pages of other sites that may call from a browser ("*": any).
     `rates`: the sample rates that chains are given; audio at any other is resampled to the last of them.
+    `record`: keep what is said, in the `viewer` at this URL, after `redact` ("module:function") has been over it.
     """
 
     host: str = "127.0.0.1"
@@ -66,11 +75,16 @@ class GatewaySettings:
     drain_seconds: float = 10.0
     rates: tuple[int, ...] = (8000, 16000)
     debug: bool = False
+    record: bool = False
+    redact: str | Redact = ""
+    viewer: str = ""
+    viewer_key: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "port" and isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if field.name != "port" and number and not 0 < value < math.inf:
                 raise SettingError(f"{field.name} is {value}", mend="give a number above 0")
         if not 0 <= self.port <= 65535:
             raise SettingError(f"port is {self.port}", mend="give 1 to 65535, or 0 for any free one")
@@ -101,8 +115,11 @@ class Gateway:
         self.runtime = runtime
         self.settings = settings
         self.methods: dict[str, Method] = dict(runtime.graph.nodes[runtime.graph.entry].methods)
+        self.deck = Deck(settings.viewer, settings.viewer_key, settings.redact) if settings.record else None
         self.draining = False
         self.calls: set[Call] = set()
+        self.metrics = Metrics(f"{socket.gethostname()}:{os.getpid()}", runtime.load, lambda: len(self.calls))
+        runtime.recorder.attach(self.metrics)
         self._connections = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -186,13 +203,20 @@ class Gateway:
         deadline_s: float | None = None,
         priority: Literal["interactive", "batch"] = "interactive",
         traceparent: str | None = None,
+        replay_of: str = "",
+        tracestate: str | None = None,
     ) -> AsyncIterator[Call]:
         """A call of the runtime that this gateway can cancel when it shuts down; its end is logged, never its words."""
+        id = f"replay-of-{replay_of}-{secrets.token_hex(2)}" if _CALL_ID.fullmatch(replay_of) else None
         longest = self.settings.max_call_seconds
         began = time.monotonic()
         outcome = "done"
         async with self.runtime.open_call(
-            deadline_s=min(deadline_s or longest, longest), priority=priority, traceparent=traceparent
+            id=id,
+            deadline_s=min(deadline_s or longest, longest),
+            priority=priority,
+            traceparent=traceparent,
+            tracestate=tracestate,
         ) as call:
             self.calls.add(call)
             try:
@@ -204,6 +228,12 @@ class Gateway:
                 self.calls.discard(call)
                 seconds = time.monotonic() - began
                 log.info("call %s of %s: %s after %.2f s", call.id, method.label, call.reason or outcome, seconds)
+
+    def tape(self, call: Call, method: Method, arguments: dict[str, Any], **about: Any) -> Tape | None:
+        """The recording of a call that has been opened with `arguments` (plain JSON); None when recording is off."""
+        if self.deck is None:
+            return None
+        return self.deck.open(call, method, arguments, chain=self.runtime.graph.entry, **about)
 
     async def items(self, method: Method, arguments: Mapping[str, Any]) -> AsyncIterator[Any]:
         """What the method yields, or its one result, in the current call; leaving early cancels the hop."""

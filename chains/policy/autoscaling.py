@@ -68,10 +68,17 @@ class Scaler:
         self.desired = needed(spec, Demand())
         self.capacity = spec.target_streams
         self._needs: deque[tuple[float, int]] = deque()
+        self._last: float | None = None
+
+    def adopt(self, desired: int) -> None:
+        """Somebody else has set so many. They stay for a whole delay: what was needed before says nothing of them."""
+        self.desired = desired
+        self._needs.clear()
 
     def decide(self, demand: Demand, now: float, forecast: float = 0.0) -> int:
         """How many replicas there should be from now on."""
-        self._learn(demand, now - self._needs[-1][0] if self._needs else 0.0)
+        self._learn(demand, 0.0 if self._last is None else max(0.0, now - self._last))
+        self._last = now
         need = needed(self.spec, demand, forecast=forecast, capacity=self.capacity)
         self._remember(now, need)
         lasting = self._within(now, self.spec.up_delay)
@@ -92,7 +99,8 @@ class Scaler:
 
     def _remember(self, now: float, need: int) -> None:
         """Keep what was needed as far back as a delay reaches; a need holds until the next one."""
-        self._needs.append((now, need))
+        if not self._needs or self._needs[-1][1] != need:
+            self._needs.append((now, need))
         oldest = now - max(self.spec.up_delay, self.spec.down_delay)
         while len(self._needs) > 1 and self._needs[1][0] <= oldest:
             self._needs.popleft()

@@ -11,28 +11,37 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 from chains.errors import SettingError
 
 T = TypeVar("T")
 
 
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
     """A tenant's part of each replica: its `weight` among those who queue, and the `share` of the slots beyond which it
-    does not take those that are kept in reserve.
+    does not take those that are kept in reserve. So many replicas of each chainlet are `dedicated` to it alone.
     """
 
     weight: float = 1.0
     share: float = 1.0
+    dedicated: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.weight) and self.weight > 0):
+        if not (_number(self.weight) and math.isfinite(self.weight) and self.weight > 0):
             raise SettingError(f"Quota(weight={self.weight!r}) is no weight", mend="write e.g. weight=2.0")
-        if not 0 < self.share <= 1:
+        if not (_number(self.share) and 0 < self.share <= 1):
             raise SettingError(f"Quota(share={self.share!r}) is no share of the slots", mend="write e.g. share=0.5")
+        if type(self.dedicated) is not int or self.dedicated < 0:
+            raise SettingError(
+                f"Quota(dedicated={self.dedicated!r}) is no number of replicas", mend="write dedicated=1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +60,46 @@ class Quotas:
     aged: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.reserve <= 1:
+        tenants: object = self.tenants  # as somebody wrote it, whatever its type says
+        quotas = tenants.values() if isinstance(tenants, Mapping) else [None]
+        if not all(isinstance(quota, Quota) for quota in quotas):
+            raise SettingError(
+                f"Quotas(tenants={self.tenants!r}) are no quotas by tenant",
+                mend='write tenants={"clinic": Quota(share=0.25)}',
+            )
+        default: object = self.default
+        if not isinstance(default, Quota):
+            raise SettingError(f"Quotas(default={self.default!r}) is no Quota", mend="write default=Quota(share=0.25)")
+        if not (_number(self.reserve) and 0 <= self.reserve <= 1):
             raise SettingError(
                 f"Quotas(reserve={self.reserve!r}) is no part of the slots", mend="write e.g. reserve=0.5"
             )
-        if not self.aging >= 0:
+        if not (_number(self.aging) and self.aging >= 0):
             raise SettingError(f"Quotas(aging={self.aging!r}) is no time", mend="write seconds, e.g. aging=10.0")
-        if not 0 < self.aged <= 1:
+        if not (_number(self.aged) and 0 < self.aged <= 1):
             raise SettingError(f"Quotas(aged={self.aged!r}) is no part of a weight", mend="write e.g. aged=0.1")
+        if self.default.dedicated:
+            raise SettingError(
+                "Quotas(default=Quota(dedicated=...)) gives replicas to nobody",
+                mend='write tenants={"clinic": Quota(dedicated=1)}',
+            )
 
     def of(self, tenant: str) -> Quota:
         return self.tenants.get(tenant, self.default)
+
+    @property
+    def dedicated(self) -> dict[str, int]:
+        """How many replicas of each chainlet are whose alone."""
+        return {tenant: quota.dedicated for tenant, quota in self.tenants.items() if quota.dedicated}
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, for another process: `Quotas.read` makes it the same again."""
+        return asdict(replace(self, tenants=dict(self.tenants)))
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Quotas:
+        tenants = {name: Quota(**quota) for name, quota in plain["tenants"].items()}
+        return cls(**{**plain, "default": Quota(**plain["default"]), "tenants": tenants})
 
 
 class Ticket(Generic[T]):

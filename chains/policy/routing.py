@@ -1,33 +1,18 @@
 """Which replica takes a call. Pure: no I/O and no clock; chance is handed in.
 
-`choose` is for loads that are exact (replicas of this process). `Router` is for replicas elsewhere, of which a caller
-knows what they reported a moment ago and, exactly, what it has sent them itself.
+Of replicas elsewhere a caller knows what they reported a moment ago and, exactly, what it has sent them itself; of
+those in its own process each report is of now.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from chains.errors import SettingError
-
-
-def choose(loads: Sequence[int], preferred: int | None = None, slack: int = 2) -> int | None:
-    """Index of the replica with the fewest calls running and queued; None when there is none to choose from.
-
-    `preferred` (the replica that this conversation had before) is kept while it is at most `slack` calls above the
-    least loaded. A load below zero marks a replica that takes nothing now.
-    """
-    open_ = [(load, index) for index, load in enumerate(loads) if load >= 0]
-    if not open_:
-        return None
-    best = min(open_)
-    if preferred is not None and 0 <= preferred < len(loads) and 0 <= loads[preferred] <= best[0] + slack:
-        return preferred
-    return best[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +71,14 @@ class Routing:
     backoff_most: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.choices < 1:
-            raise SettingError(f"Routing(choices={self.choices}) compares nothing", mend="write choices=2")
-        for name in ("near", "slack", "wait_ms", "backoff"):
+        if type(self.choices) is not int or self.choices < 1:
+            raise SettingError(
+                f"Routing(choices={self.choices!r}) is no number of replicas to compare", mend="write choices=2"
+            )
+        for name in ("near", "slack", "wait_ms", "backoff", "backoff_most"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0 and (value > 0 or name != "wait_ms")):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and math.isfinite(value) and value >= 0 and (value > 0 or name != "wait_ms")):
                 raise SettingError(f"Routing({name}={value!r}) makes no sense", mend=f"write e.g. {name}=0.5")
         if not self.backoff <= self.backoff_most:
             raise SettingError(
@@ -115,11 +103,12 @@ class _Member:
     def cost(self, batch: bool, wait_ms: float) -> float:
         """Its load: all calls there by their share of its slots, and the queue's wait. An interactive call goes past
         those of batch that wait. The wait counts while there is a queue: an old one would keep callers away for ever.
+        It counts for all slots at most: the oldest may be one of a flood, behind which others do not queue.
         """
         load = self.load
         ahead = load.queued if batch else load.queued - load.batch
         calls = max(load.running + ahead - load.mine, 0) + self.own
-        return calls / self.peer.slots + (load.wait_ms / wait_ms if ahead > 0 else 0.0)
+        return calls / self.peer.slots + (min(load.wait_ms / wait_ms, 1.0) if ahead > 0 else 0.0)
 
 
 @dataclass(slots=True)
@@ -193,6 +182,10 @@ class Router:
         elif member.trial:
             self._pools = None
         member.trial = False
+
+    def home(self, affinity: str) -> str:
+        """The replica that this conversation had last, "" for none."""
+        return self._homes.get(affinity, "")
 
     def leave(self, affinity: str) -> None:
         """The conversation has ended: forget its replica."""
@@ -277,19 +270,21 @@ class Router:
         return near if self._cost(near, wish) <= self._cost(far, wish) else far
 
     def _sampled(self, members: list[_Member], wish: Wish, tried: Collection[str]) -> _Member | None:
-        """The least loaded of `choices` at random; when it has no free slot, of as many again."""
+        """The least loaded of `choices` at random; when it has no free slot, of as many others too."""
         if tried:
             members = [member for member in members if member.peer.name not in tried]
-        choices = self.settings.choices
-        best: _Member | None = None
-        for _ in range(2 if len(members) > choices else 1):
-            few = members if len(members) <= choices else self._chance.sample(members, choices)
-            for member in few:
-                if best is None or self._cost(member, wish) < self._cost(best, wish):
-                    best = member
-            if best is not None and self._cost(best, wish) < 1.0:
-                break
+        few = self._few(members)
+        best = min(few, key=lambda member: self._cost(member, wish), default=None)
+        if best is not None and len(few) < len(members) and self._cost(best, wish) >= 1.0:
+            others = self._few([member for member in members if member not in few])
+            best = min((best, *others), key=lambda member: self._cost(member, wish))
         return best
+
+    def _few(self, members: list[_Member]) -> list[_Member]:
+        """In any order: of those that are equally loaded, the first is taken."""
+        if len(members) < 2:
+            return members
+        return self._chance.sample(members, min(self.settings.choices, len(members)))
 
     def _last_resort(self, tenant: str, tried: Collection[str]) -> _Member | None:
         """Nobody is left but those that failed: the one whose time is up first. Suspicion alone refuses no call."""
@@ -319,6 +314,14 @@ def dedicate(names: Iterable[str], counts: Mapping[str, int]) -> dict[str, str]:
             owner[name] = tenant
             left.discard(name)
     return owner
+
+
+def digest(prompt: object) -> str:
+    """Of how a prompt begins, for `Wish.prefix`: of the first 1024 characters of a text; of a list the first item,
+    which conversations of one kind share (the system's message); of a list of numbers (tokens) the first 256."""
+    if isinstance(prompt, list | tuple) and prompt:
+        prompt = prompt[:256] if isinstance(prompt[0], int) else prompt[0]
+    return hashlib.blake2b(str(prompt)[:1024].encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _rank(name: str, key: str) -> bytes:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
-from chains.call import Hop, Scope, context_of, current_or_none
+from chains.call import DEADLINE, Hop, Scope, context_of, current_or_none
 from chains.channel import Channel, End, Lease
 from chains.dsl.signature import Checker, Method
 from chains.errors import Cancelled, InvalidValue
@@ -32,6 +32,30 @@ def through_codec(value: Any, checker: Checker, timing: Timing) -> Any:
     return result
 
 
+async def within(hop: Hop, first: float | None, idle: float | None, arrival: Awaitable[Any]) -> Any:
+    """What `arrival` gives, when `hop` gives an item within `first` seconds of its opening or `idle` of now; else the
+    hop is cancelled."""
+    clock, begins = hop.clock, not hop.timing.items_out
+    seconds = first if begins else idle
+    if seconds is None:
+        return await arrival
+    due = hop.timing.opened + seconds if begins else clock.now() + seconds
+    late = f"{DEADLINE}: {hop.timing.label} gave no {'first' if begins else 'further'} item within {seconds:g} s"
+    timer = clock.call_at(due, lambda: hop.cancel(late))
+    try:
+        return await arrival
+    finally:
+        timer.cancel()
+
+
+class Elsewhere(NamedTuple):
+    """A stream that a call to another process makes: that call's end here, and the stream's timeouts in seconds."""
+
+    carried: Any
+    first: float | None
+    idle: float | None
+
+
 class Source(Protocol):
     """A stream that can be lent: it has items, and says which hop (if any) produces them.
 
@@ -44,6 +68,9 @@ class Source(Protocol):
 
     def begin(self) -> None: ...
     async def ahead(self, lease: Lease) -> None: ...
+    def elsewhere(self) -> Elsewhere | None:
+        """Where it is made, when that is another process which is known already."""
+        ...
 
     def ready(self) -> bool: ...
     def take(self) -> Any: ...
@@ -95,6 +122,9 @@ class Pump:
     async def ahead(self, lease: Lease) -> None:
         await lease.news()
 
+    def elsewhere(self) -> None:
+        return None
+
     async def next(self) -> Any:
         self.begin()
         await self.channel.arrival()
@@ -138,15 +168,21 @@ class ChannelSource:
     async def ahead(self, lease: Lease) -> None:
         await lease.news()
 
+    def elsewhere(self) -> None:
+        return None
+
     async def next(self) -> Any:
         return await self.channel.receive()
 
 
 class Attempt:
-    """A hop on its way into a replica. `gone` means that the replica went away under it."""
+    """A hop on its way into a replica. `gone` means that the replica went away under it, `carried` is its way to one
+    in another process while it is there. Unless it `may_queue`, a replica without a free slot refuses it. `prefix` is a
+    digest of how its prompt begins, "" where it has none.
+    """
 
-    __slots__ = ("_open_inputs", "accepted", "consumed", "delivered", "gone", "hop", "inputs", "method", "out", "task",
-                 "transfer", "values")  # fmt: skip
+    __slots__ = ("_open_inputs", "accepted", "carried", "consumed", "delivered", "gone", "hop", "inputs", "may_queue",
+                 "method", "out", "prefix", "task", "transfer", "values")  # fmt: skip
 
     def __init__(
         self, hop: Hop, method: Method, values: dict[str, Any], out: Channel[Any] | None, transfer: Transfer | None
@@ -158,7 +194,10 @@ class Attempt:
         self.transfer = transfer
         self.inputs: list[Input] = []
         self.accepted = self.consumed = self.delivered = self.gone = False
+        self.may_queue = True
+        self.prefix = ""
         self.task: asyncio.Task[Any] | None = None
+        self.carried: Any = None
         self._open_inputs = 0
 
     def lend(self, name: str, source: Source, checker: Checker, via: Attempt | None) -> Input:
@@ -173,6 +212,23 @@ class Attempt:
         """One input is exhausted; True when it was the last."""
         self._open_inputs -= 1
         return self._open_inputs == 0
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the method does something now. A stream that waits outside of any turn is silent."""
+        timing = self.hop.timing
+        waits = timing.open_waits
+        streams = bool(self.inputs) or self.out is not None
+        works = not streams or timing.turn or timing.open_works or not waits or any(wait.turn for wait in waits)
+        return self.accepted and bool(works)
+
+    def waits(self) -> None:
+        """It waits for a slot."""
+
+    async def announced(self) -> None:
+        """Return once the caller can know that the code of one that has waited begins. Raises Unavailable when it never
+        will: it may have asked another replica.
+        """
 
     def may_retry(self) -> bool:
         """The contract's rule: not accepted, or idempotent with nothing consumed and nothing delivered."""

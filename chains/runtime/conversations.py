@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, Literal
 
-from chains.call import Call, Hop
+from chains.call import ENDED, Call, Hop
 from chains.dsl.graph import Graph
 from chains.errors import NotFound, SettingError, Unavailable
 from chains.runtime.drive import Line, Target
@@ -18,7 +18,18 @@ from chains.spans import Recorder
 from chains.timing import Clock, LoopClock
 
 AFTER_SECONDS = 120.0
+LONGEST_NAME = 1024
+"""Characters of a call's id, tenant and affinity key: they travel with each of its hops."""
 log = logging.getLogger("chains")
+
+
+def _named(what: str, value: object) -> None:
+    """Refuse a name that could not go along with the call to another process."""
+    if not isinstance(value, str) or len(value) > LONGEST_NAME or not value.isprintable():
+        shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
+        raise SettingError(
+            f"open_call({what}={shown}) is no name", mend=f"give text that prints, of at most {LONGEST_NAME} characters"
+        )
 
 
 class Conversations:
@@ -40,8 +51,11 @@ class Conversations:
         affinity: str = "",
         deadline_s: float | None = None,
         traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> AsyncIterator[Call]:
         """See `Runtime.open_call`."""
+        for name, value in (("id", id), ("tenant", tenant), ("affinity", affinity)):
+            _named(name, value or "")
         deadline = None if deadline_s is None else self.clock.now() + deadline_s
         call = Call(
             self.clock,
@@ -51,6 +65,7 @@ class Conversations:
             affinity=affinity,
             deadline=deadline,
             traceparent=traceparent,
+            tracestate=tracestate,
         )
         if call.id in self._calls:
             raise SettingError(f"call {call.id} is open already", mend="give each call its own id, or none")
@@ -61,7 +76,7 @@ class Conversations:
             with call.activate():
                 yield call
         finally:
-            call.cancel("the call ended")
+            call.cancel(ENDED)
             call.close()
             del self._calls[call.id]
             self.recorder.close(call)
@@ -76,7 +91,7 @@ class Conversations:
         call = hop.call
         try:
             async with self.open_call(
-                id=f"{call.id}/after/{hop.id}", tenant=call.tenant, priority="batch", deadline_s=AFTER_SECONDS
+                id=f"{call.id}-after-{hop.id}", tenant=call.tenant, priority="batch", deadline_s=AFTER_SECONDS
             ):
                 for work in hop.afters:
                     await work()
@@ -99,7 +114,8 @@ class Conversations:
 class ChainRuntime(Conversations):
     """What every runtime of a whole chain shares: its settings, and the handles it gives.
 
-    `replicas` maps node names to counts, 1 each when not given. Raises SettingError for a node that is none.
+    `replicas` maps node names to counts; how many there are of the others, each runtime says. Raises SettingError for a
+    node that is none.
     """
 
     _nodes: Mapping[str, Target]

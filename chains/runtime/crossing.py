@@ -5,19 +5,21 @@ the method that makes them. Credit is the bytes of an item, and returns when the
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from chains.call import Hop
 from chains.channel import Channel, End, Lease
-from chains.dsl.signature import Checker
 from chains.errors import ChainsError, ProtocolError, describe
-from chains.runtime.attempt import Input
-from chains.timing import Timing
+from chains.runtime.attempt import Source
+from chains.runtime.loans import Loan
 from chains.wire import frames
 from chains.wire.carrier import Carrier
-from chains.wire.codec import Encoded, decode, encode
+from chains.wire.codec import Encoded, encode
 from chains.wire.pb import carrier_pb2 as pb
 
+log = logging.getLogger("chains")
 BREATH = 64
 """After how many items without a pause a producer lets the others work, at most; after fewer when it begins."""
 
@@ -34,14 +36,37 @@ class Crossing(Protocol):
     def over(self) -> bool: ...
 
 
-class Forward:
-    """Sends a lent stream on. Its items stay in their channel until the callee's code has taken them."""
+class Borrowed(Protocol):
+    """A lent stream, and who hears what its reader took."""
 
-    def __init__(self, carried: Crossing, number: int, stream: Input, window: int) -> None:
+    source: Source
+
+    def consumed(self, items: int = 1) -> None: ...
+    def exhausted(self) -> None: ...
+
+
+Find = Callable[[Source], Loan | None]
+
+
+class Forward:
+    """Sends a lent stream on. Its items stay in their channel until the callee's code has taken them.
+
+    With a loan the callee gets what comes later from where it is made, and this waits until it is needed again. `find`
+    gives the loan, once it is known where the stream is made; `reference` is the one that the callee was told of.
+    """
+
+    def __init__(self, carried: Crossing, number: int, stream: Borrowed, window: int, find: Find | None = None) -> None:
         self._carried = carried
         self._number = number
         self._stream = stream
         self._window = window
+        self._find = find
+        self._loan = find(stream.source) if find is not None else None
+        self.reference = self._loan.reference if self._loan is not None else None
+        self._claims = False
+        self._past = 0  # items that the callee took by its claim
+        self._has = 0  # of the next items, those that it has already
+        self._owed = 0  # and those that it took before they are here
         self._under_way = 0
         self._lease: Lease | None = None
         self._credit: asyncio.Future[None] | None = None
@@ -55,6 +80,8 @@ class Forward:
         """The callee has ended: what it did not take is the next reader's."""
         if self._task is not None:
             self._task.cancel()
+        if self._loan is not None:
+            self._loan.recall(self._past)
         self._release()
 
     def _release(self) -> None:
@@ -66,9 +93,13 @@ class Forward:
         source = self._stream.source
         source.begin()
         lease = self._lease = await source.channel.lease()
+        if self._loan is not None:
+            self._loan.begin(lease.wake)
         while True:
-            while lease.ready() and self._under_way < self._window:
-                if not self._send(lease.look()):
+            while lease.ready() and (self._has or self._under_way < self._window):
+                if self._has:
+                    self._skip(lease)
+                elif not self._send(lease.look()):
                     return
             if lease.ready():
                 self._credit = asyncio.get_running_loop().create_future()
@@ -76,8 +107,36 @@ class Forward:
             elif lease.ended is not None:
                 self._close(lease.ended)
                 return
+            elif self._loan is not None and self._loan.lent:
+                self._point(self._loan)
+                await lease.news()
             else:
+                self._lend(lease)
                 await source.ahead(lease)
+
+    def _lend(self, lease: Lease) -> None:
+        """The call that makes the stream may not have been on its way when this one left."""
+        if self._loan is None and self._find is not None:
+            self._loan = self._find(self._stream.source)
+            if self._loan is not None:
+                self._loan.begin(lease.wake)
+
+    def _point(self, loan: Loan) -> None:
+        """All that came here was sent on: from here on the callee's items are where the stream is made."""
+        if not self._claims:
+            self._claims = True
+            producer, callee = self._stream.source.producer, self._carried.hop.timing
+            log.debug("the stream of %s goes straight to %s", producer.label if producer else "", callee.label)
+            reference = None if self.reference else loan.reference
+            direct = pb.Direct(step=pb.Direct.CLAIM, stream=self._number, reference=reference)
+            self._carried.carrier.send(self._carried.number, pb.Frame(call=self._carried.number, direct=direct))
+
+    def _skip(self, lease: Lease) -> None:
+        """The callee has this item from its claim; its credit comes here."""
+        self._has -= 1
+        self._under_way += lease.size()
+        lease.look()
+        self._credited(0)
 
     def _send(self, item: Any) -> bool:
         carried = self._carried
@@ -107,11 +166,12 @@ class Forward:
 
     def credited(self, credit: Any) -> None:
         """The callee's code took items, or has met the end."""
-        self._under_way = max(0, self._under_way - credit.bytes)
+        self._under_way -= credit.bytes
+        if self._loan is None:  # with one, it may take what it has from a claim before that is here
+            self._under_way = max(0, self._under_way)
         if credit.items:
             self._stream.consumed(credit.items)
-            if self._lease is not None:
-                self._lease.taken(credit.items)
+            self._credited(credit.items)
         if self._credit is not None and not self._credit.done():
             self._credit.set_result(None)
         if credit.ended and not self._over:
@@ -125,15 +185,43 @@ class Forward:
                     pass
             self._stream.exhausted()
 
+    def _credited(self, items: int) -> None:
+        self._owed += items
+        if self._lease is not None:
+            items = min(self._owed, self._lease.ahead)
+            self._owed = self._owed - items if self._loan is not None else 0
+            self._lease.taken(items)
+
+    def told(self, sent: Any) -> None:
+        """What the callee says of its claim. Raises ProtocolError when it has none."""
+        loan = self._loan
+        if loan is None or not self._claims or sent.step not in (pb.Direct.TAKEN, pb.Direct.LOST):
+            raise ProtocolError("a Direct about a stream that is not claimed", mend="claim it when CLAIM has come")
+        items, self._past = sent.taken - self._past, max(self._past, sent.taken)
+        if items > 0:
+            self._stream.consumed(items)
+            loan.counted(items)
+        if sent.ended and not self._over:
+            self._over = True
+            self._stream.exhausted()
+        if sent.step == pb.Direct.LOST and loan.lent:
+            self._has = max(0, sent.received - self._past)
+            loan.recall(self._past)
+
 
 class Outgoing(Channel[Any]):
-    """The method's own stream. What is offered goes out at once, and holds credit until the caller's code took it."""
+    """The method's own stream. What is offered goes out at once, and holds credit until the caller's code took it.
 
-    __slots__ = ("_breath", "_next", "_served")
+    While it is `kept`, what is offered stays here, for whoever leases it.
+    """
+
+    __slots__ = ("_away", "_breath", "_next", "_served", "kept")
 
     def __init__(self, served: Crossing, window: int) -> None:
         super().__init__(window)
+        self.kept = False
         self._served = served
+        self._away = 0
         self._breath = 1
         self._next = 2
 
@@ -162,78 +250,55 @@ class Outgoing(Channel[Any]):
         value = encode(item)
         timing.serialise += clock.now() - start
         size = frames.cost(value)
+        self._breath -= 1
+        if self.kept:
+            self.push(value, size)
+            return True
         self.queued += size
         if self.queued > self.peak:
             self.peak = self.queued
-        self._breath -= 1
+        self._away += size
         served.carrier.item(served.number, 0, value)
         return True
+
+    def drop(self, items: int) -> None:
+        """The first of the items that are kept were taken, as the caller says."""
+        for _ in range(min(items, len(self._items))):
+            self.take()
+
+    def release(self) -> None:
+        """Keep no longer: what is here goes to the caller, as will what comes."""
+        self.kept = False
+        while self._items:
+            value, size = self._items.popleft()
+            self._away += size
+            self._served.carrier.item(self._served.number, 0, value)
 
     def returned(self, size: int) -> None:
         """The caller's code took items of `size` together. Raises ProtocolError for more than was sent."""
         if self._end is not None:
             return
-        if size > self.queued:
+        if size > self._away:
             raise ProtocolError("the peer gives credit for what it was never sent", mend="credit items once")
+        self._away -= size
         self.queued -= size
         self.spare()
 
 
-class Arriving:
-    """A stream argument that comes over the wire: decoded, and credited, when the user's code takes an item."""
+class Giving:
+    """When credit is given: for the first item at once, then by quarters of the window; in between it rides along."""
 
-    def __init__(self, served: Crossing, number: int, checker: Checker, where: str, window: int) -> None:
-        timing = served.hop.timing
-        self.producer: Timing | None = Timing("", None, timing.call, timing.turn, "", "", timing.opened)
-        self.channel: Channel[Any] = Channel(window)
-        self.channel.on_taken = self._taken
-        self.ready = self.channel.ready
-        self._served = served
-        self._number = number
-        self._checker = checker
-        self._where = where
+    __slots__ = ("_first", "_kept", "_window")
+
+    def __init__(self, window: int) -> None:
+        self._window = window
         self._kept = 0
         self._first = True
-        self._ended = False
 
-    def arrive(self, value: Encoded, size: int) -> None:
-        channel = self.channel
-        if channel.queued >= channel.window:
-            raise ProtocolError("the peer sends without credit", mend="wait for Credit frames")
-        channel.push(value, size)
-
-    def take(self) -> Any:
-        try:
-            value = self.channel.take()
-        except BaseException:  # the end, whichever it is
-            if not self._ended:
-                self._ended = True
-                served = self._served
-                if not served.over:
-                    served.carrier.credit(served.number, self._number, 0, urgent=True, ended=True)
-            raise
-        timing, clock = self._served.hop.timing, self._served.hop.clock
-        start = clock.now()
-        item = decode(value.header, value.buffers, self._checker, self._where)
-        timing.serialise += clock.now() - start
-        return item
-
-    def begin(self) -> None: ...
-
-    async def ahead(self, lease: Lease) -> None:
-        await lease.news()
-
-    async def next(self) -> Any:
-        await self.channel.arrival()
-        return self.take()
-
-    def _taken(self, size: int) -> None:
-        served = self._served
-        if served.over:
-            return
+    def give(self, carrier: Carrier, call: int, stream: int, size: int) -> None:
         self._kept += size
-        urgent = self._first or self._kept * 4 >= self.channel.window
+        urgent = self._first or self._kept * 4 >= self._window
         if urgent:
             self._kept = 0
             self._first = False
-        served.carrier.credit(served.number, self._number, size, urgent=urgent)
+        carrier.credit(call, stream, size, urgent=urgent)

@@ -30,8 +30,9 @@ class Progress:
 class ReplicaLoad:
     """What a replica has to do now. `draining` are slots that cancelled work still holds, part of `running`.
 
-    `streams` are open streams, `turns` running hops that belong to a turn, `queue_wait_ms` what the call that was
-    admitted last (or the oldest that still waits) has waited, `idle_s` how long ago a hop here last moved.
+    `batch` of the `queued` are batch, `active` of the running hops do something now (one that waits outside of any
+    turn does not). `streams` are open streams, `turns` running hops of a turn, `queue_wait_ms` what the call that
+    was admitted last (or the oldest that still waits) has waited, `idle_s` how long ago a hop here last moved.
     """
 
     node: str
@@ -44,6 +45,8 @@ class ReplicaLoad:
     draining: int = 0
     queue_wait_ms: float = 0.0
     idle_s: float = 0.0
+    batch: int = 0
+    active: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Runtime(Protocol):
         affinity: str = "",
         deadline_s: float | None = None,
         traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> AbstractAsyncContextManager[Call]:
         """A conversation; leaving the block cancels what is left of it."""
         ...

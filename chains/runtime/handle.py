@@ -19,6 +19,8 @@ from chains.dsl.graph import Edge, Node
 from chains.dsl.signature import Method
 from chains.dsl.specs import CallOptions
 from chains.errors import NotFound
+from chains.policy.routing import digest
+from chains.runtime.alternatives import Alternatives
 from chains.runtime.attempt import Attempt
 from chains.runtime.drive import Drive, Line, Target
 from chains.runtime.results import BlockingStream, Result, Stream
@@ -27,12 +29,18 @@ from chains.runtime.results import BlockingStream, Result, Stream
 class Handle:
     """A chainlet as others see it: one callable for each public method. Asking for another name raises NotFound."""
 
-    def __init__(self, target: Target, edge: Edge | None, line: Line) -> None:
+    def __init__(self, target: Target, edge: Edge | None, line: Line, fallback: Handle | None = None) -> None:
         options = edge.options if edge is not None else CallOptions(timeout=None)
         self._node = target.node.name
         self._methods = target.node.methods
         for name, method in target.node.methods.items():
-            setattr(self, name, Bound(target, method, options, line))
+            bound = Bound(target, method, options, line)
+            instead = None if fallback is None else getattr(fallback, name)
+            hedge = options.hedge if method.idempotent and not method.streams_in else None
+            if instead is not None or hedge is not None:
+                ways = Alternatives(bound, hedge, instead)
+                bound = Bound(ways, method, CallOptions(timeout=None, retries=0, window=options.window), line)
+            setattr(self, name, bound)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -50,7 +58,7 @@ class Bound:
 
     def __init__(self, target: Target, method: Method, options: CallOptions, line: Line) -> None:
         self.method = method
-        self._target = target
+        self.target = target
         self._options = options
         self._line = line
         self._streams = {param.name: param.checker for param in method.params if param.stream}
@@ -60,27 +68,31 @@ class Bound:
         values = self.method.bind(args, kwargs)
         if threading.get_ident() != self._line.thread:
             return self._from_thread(values)
-        return self._open(values)
+        return self.open(values)
 
-    def _open(self, values: dict[str, Any]) -> Result | Stream:
+    def open(self, values: dict[str, Any], avoid: frozenset[str] = frozenset()) -> Result | Stream:
+        """Start the call with arguments that were checked, on none of the replicas in `avoid`."""
         method, options, line = self.method, self._options, self._line
         scope = current()
         whole = method.streams_out or bool(self._streams)
         deadline = None if whole or options.timeout is None else scope.clock.now() + options.timeout
-        hop = Hop(scope, self._target.node.name, method.name, deadline)
+        hop = Hop(scope, self.target.node.name, method.name, deadline)
         out: Channel[Any] | None = Channel(options.window) if method.streams_out else None
         attempt = Attempt(hop, method, values, out, line.transfer)
+        if method.prefix:
+            attempt.prefix = digest(values[method.prefix])
         try:
             self._pass_arguments(attempt, scope)
         except BaseException:  # it never began
             hop.close()
             raise
-        drive = Drive(attempt, self._target, options, line)
+        if out is not None:
+            hop.attach(out)
+        drive = Drive(attempt, self.target, options, line, avoid)
         if deadline is not None:
             hop.arm(f"{hop.timing.label} gave no result within {options.timeout:g} s")
         if out is None:
             return Result(hop, drive)
-        hop.attach(out)
         return Stream(hop, out, options, drive)
 
     def _pass_arguments(self, attempt: Attempt, scope: Scope) -> None:
@@ -113,7 +125,7 @@ class Bound:
 
         async def opened() -> Any:
             with scope.activate():
-                result = self._open(values)
+                result = self.open(values)
             return result if isinstance(result, Stream) else await result
 
         value = asyncio.run_coroutine_threadsafe(opened(), loop).result()
@@ -122,4 +134,9 @@ class Bound:
 
 def handles_of(node: Node, targets: Mapping[str, Target], line: Line) -> dict[str, Any]:
     """A handle for each dependency of `node`, by attribute or parameter name."""
-    return {name: Handle(targets[edge.target], edge, line) for name, edge in node.edges.items()}
+
+    def handle(edge: Edge) -> Handle:
+        spare = node.edges.get(f"{edge.attribute}.fallback")
+        return Handle(targets[edge.target], edge, line, None if spare is None else handle(spare))
+
+    return {name: handle(edge) for name, edge in node.edges.items() if edge.via != "fallback"}

@@ -17,31 +17,59 @@ from typing import Any
 from chains.call import Call
 from chains.dsl.graph import Graph, Node, load
 from chains.errors import ChainsError, StartError
+from chains.policy.quota import Quotas
+from chains.policy.routing import Routing
+from chains.runtime.claims import Makers
 from chains.runtime.conversations import Conversations
 from chains.runtime.deployment import State
 from chains.runtime.drive import Line
 from chains.runtime.handle import handles_of
 from chains.runtime.hosting import Host
-from chains.runtime.remote import Remote, RemoteNode
+from chains.runtime.nodes import Place, RemoteNode
 from chains.runtime.replica import Replica
 from chains.spans import Recorder
 from chains.timing import LoopClock, Timing
 from chains.wire.server import WireServer
 from chains.wire.settings import Tls, WireSettings
+from chains.wire.sharing import Memory
+from chains.wire.stub import Connection
 
 
 class Hosted(Conversations):
     """The replica of this process, its server, and its way to the others."""
 
-    def __init__(self, graph: Graph, node: Node, name: str, settings: WireSettings) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        node: Node,
+        name: str,
+        settings: WireSettings,
+        quotas: Quotas | None = None,
+        routing: Routing | None = None,
+        machine: str = "",
+    ) -> None:
         clock = LoopClock()
         super().__init__(clock, Recorder(clock))
-        self.replica = Replica(node, name, clock)
-        self.host = Host(self.replica, self._after)
+        self.replica = Replica(node, name, clock, quotas)
+        self.memory = Memory.of(settings)
+        self.makers = Makers(settings, self._known, self.memory)
+        self.host = Host(self.replica, self._after, self.makers)
         self.line = Line(None, self._record, self._after)
-        self.targets = {edge.target: RemoteNode(graph.nodes[edge.target]) for edge in node.edges.values()}
-        self.server = WireServer(settings, node.name, name, self.host.answer, self.host.joined, self.host.left)
-        self._settings = settings
+        self.targets = {
+            edge.target: RemoteNode(
+                graph.nodes[edge.target],
+                settings,
+                clock,
+                self._record,
+                quotas=quotas,
+                routing=routing,
+                machine=machine,
+                memory=self.memory,
+            )
+            for edge in node.edges.values()
+        }
+        host = self.host
+        self.server = WireServer(settings, node.name, name, host.answer, host.joined, host.left, self.memory)
 
     def _record(self, timing: Timing) -> None:
         self.host.record(timing)
@@ -50,9 +78,12 @@ class Hosted(Conversations):
     def know(self, book: dict[str, list[list[str]]]) -> None:
         """Where the replicas of the others are."""
         for name, target in self.targets.items():
-            for replica, address in book[name]:
-                remote = Remote(target.node, replica, address, self._settings, self.clock, self._record)
-                target.remotes[replica] = remote
+            target.update({replica: Place(address) for replica, address in book[name]})
+
+    def _known(self, address: str) -> Connection | None:
+        """The connection on which this process calls the replica at `address`, if it does."""
+        remotes = (remote for target in self.targets.values() for remote in target.remotes.values())
+        return next((remote.connection for remote in remotes if remote.address == address), None)
 
     async def start(self, stage: Any) -> None:
         def entered(state: State) -> None:
@@ -70,20 +101,22 @@ class Hosted(Conversations):
 
     async def lost(self, replica: str) -> None:
         for target in self.targets.values():
-            if replica in target.remotes:
-                await target.remotes[replica].gone()
+            await target.lost(replica)
 
     async def stop(self, grace: float) -> None:
         """Drain, and leave nothing behind. Raises StartError when the user's `close` failed."""
         try:
             await self.replica.drain(grace)
+            await self.host.keeps.settled(grace)
         finally:
             await self._settle(grace)
             self._cancel_calls("the runtime stopped")
             await self.server.stop(1.0)
             for target in self.targets.values():
-                for remote in target.remotes.values():
-                    await remote.gone()
+                await target.close()
+            await self.makers.close()
+            if self.memory is not None:
+                self.memory.close()
 
 
 class _Parent:
@@ -119,7 +152,8 @@ async def serve(parent: _Parent) -> None:
             )
         tls = None if wanted["tls"] is None else Tls(**wanted["tls"])
         settings = WireSettings(**{**wanted["settings"], "tls": tls})
-        hosted = Hosted(graph, graph.nodes[wanted["node"]], wanted["name"], settings)
+        quotas, routing = Quotas.read(wanted["quotas"]), Routing(**wanted["routing"])
+        hosted = Hosted(graph, graph.nodes[wanted["node"]], wanted["name"], settings, quotas, routing)
         parent.tell(listening=await hosted.server.start())
     except ChainsError as error:
         parent.tell(failed=error.message, mend=error.mend)
@@ -179,9 +213,19 @@ async def _main(fd: int) -> None:
     await serve(_Parent(reader, writer))
 
 
+def _runner() -> asyncio.Runner:
+    """With uvloop where that is installed: a hop costs less CPU on it."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
 if __name__ == "__main__":
     _die_with_parent()
-    asyncio.run(_main(int(sys.argv[1])))
+    with _runner() as runner:
+        runner.run(_main(int(sys.argv[1])))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of blocking code that never ends must not keep the process

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import weakref
 from collections.abc import Callable, Iterator
+from contextvars import Context
 from typing import Any
 
-from chains.call import DEADLINE, Call, Hop, Scope, Turn, context_of
-from chains.channel import Channel, End
+from chains.call import DEADLINE, Hop, Scope, Turn, context_of
+from chains.channel import DONE, Channel, End
 from chains.dsl.signature import Checker, Method
-from chains.errors import Cancelled, ChainsError, InvalidValue, NotFound, ProtocolError, describe, revive
+from chains.errors import Cancelled, ChainsError, InvalidValue, NotFound, ProtocolError, Unavailable, describe
+from chains.runtime.arriving import Arriving
 from chains.runtime.attempt import Attempt
-from chains.runtime.crossing import Arriving, Outgoing
+from chains.runtime.claims import Makers
+from chains.runtime.crossing import Outgoing
+from chains.runtime.keeping import Keep, Keeps
 from chains.runtime.mirror import root_of, told
 from chains.runtime.replica import Replica
+from chains.runtime.scopes import CALLS, Scopes
 from chains.timing import Timing
 from chains.wire import frames
-from chains.wire.accounts import write_account
-from chains.wire.carrier import Carrier
+from chains.wire.accounts import HOPS, shorten, write_account, write_progress
+from chains.wire.carrier import Carrier, Port
 from chains.wire.codec import Encoded, decode, encode
 from chains.wire.pb import carrier_pb2 as pb
 from chains.wire.settings import FRAME
 
-CALLS = 1024
-"""How many conversations are remembered between their hops."""
+NEWS = 0.5
+"""Seconds after which the caller of what goes on here hears of the hops that have ended in it."""
 OTHERS = 0.02
 """Seconds after which peers hear of load that others have made, and between looks at deadlines."""
 
@@ -32,24 +37,28 @@ OTHERS = 0.02
 class Host:
     """Answers calls of other processes with one replica. Hops that its code makes are told to `record`."""
 
-    def __init__(self, replica: Replica, after: Callable[[Hop], None]) -> None:
+    def __init__(self, replica: Replica, after: Callable[[Hop], None], makers: Makers) -> None:
         self.replica = replica
         self.after = after
+        self.makers = makers
+        self.keeps = Keeps()
         self.open: dict[Timing, list[Timing]] = {}
-        self._calls: OrderedDict[tuple[str, ...], Call] = OrderedDict()
+        self.scopes = Scopes(replica.clock, self._turned)
         self.checkers = {
             name: {param.name: param.checker for param in method.params if not param.stream}
             for name, method in replica.node.methods.items()
         }
-        self._peers: dict[Carrier, tuple[Any, ...]] = {}
+        self._peers: dict[Carrier, tuple[int, tuple[Any, ...]]] = {}
+        self._changes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
+        self._news: asyncio.TimerHandle | None = None
         self.served: dict[Served, None] = {}
 
     # peers
 
     def joined(self, carrier: Carrier) -> None:
-        self._peers[carrier] = ()
+        self._peers[carrier] = (-1, ())
         carrier.report = lambda: self._report(carrier)
 
     def left(self, carrier: Carrier) -> None:
@@ -57,11 +66,13 @@ class Host:
 
     def changed(self) -> None:
         """The load has changed: whoever is written to anyway hears it with that, the others a little later."""
+        self._changes += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(OTHERS, self._tell)
 
     def _tell(self) -> None:
         self._timer = None
+        self._changes += 1  # what nobody tells of: how long a call has stood still, whether it waits
         for carrier in list(self._peers):
             report = self._report(carrier)
             if report:
@@ -72,18 +83,26 @@ class Host:
     def _report(self, carrier: Carrier) -> bytes:
         """The load as a frame, when it is another than this peer knows."""
         replica = self.replica
-        known = self._peers.get(carrier)
+        looked, known = self._peers.get(carrier, (self._changes, ()))
+        if looked == self._changes:
+            return b""
+        self._peers[carrier] = (self._changes, known)
         if known == _IDLE and not replica.running and not replica.waiting and replica.state == "ready":
             return b""
         load = replica.load()
-        now = (load.state, load.running, load.queued, load.streams, load.turns, load.draining, int(load.idle_s))
-        if known is None or now == known:
+        mine = min(len(carrier.calls), load.running + load.queued)
+        now = (load.state, load.running, load.queued, load.batch, load.active, load.streams, load.turns, load.draining,
+               int(load.idle_s), mine)  # fmt: skip
+        if now == known:
             return b""
-        self._peers[carrier] = now
+        self._peers[carrier] = (self._changes, now)
         sent = pb.Load(
             state=load.state,
             running=load.running,
             queued=load.queued,
+            batch=load.batch,
+            mine=mine,
+            active=load.active,
             streams=load.streams,
             turns=load.turns,
             draining=load.draining,
@@ -108,8 +127,11 @@ class Host:
 
     # calls
 
-    def answer(self, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]) -> Served:
+    def answer(self, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]) -> Port:
         """Begin the call that a peer opens."""
+        if opening.claim:
+            return self.keeps.claim(carrier, number, opening)
+        self.changed()
         return Served(self, carrier, number, opening, arguments)
 
     def record(self, timing: Timing) -> None:
@@ -122,38 +144,23 @@ class Host:
             hops.append(timing)
             if len(hops) > 4 * CALLS:
                 del hops[:CALLS]
+            if self._news is None:
+                self._news = asyncio.get_running_loop().call_later(NEWS, self._tell_hops, context=Context())
 
-    def scope(self, opening: Any) -> Scope:
-        """The conversation, or the turn in it, that a call from elsewhere belongs to."""
-        key = (opening.conversation, opening.tenant, str(opening.priority), opening.affinity, opening.traceparent)
-        call = self._calls.get(key)
-        if call is None:
-            call = self._calls[key] = Call(
-                self.replica.clock,
-                id=opening.conversation or None,
-                tenant=opening.tenant,
-                priority="batch" if opening.priority == frames.BATCH else "interactive",
-                affinity=opening.affinity,
-                traceparent=opening.traceparent,
-            )
-            call.watch(self._turned)
-            self._forget()
-        else:
-            self._calls.move_to_end(key)
-        return Turn(call, opening.turn, None) if opening.turn else call
+    def _tell_hops(self) -> None:
+        self._news = None
+        for served in self.served:
+            served.tell_hops(self.open[served.hop.timing])
 
     def _turned(self, event: str, turn: Turn) -> None:
         """Something has become of a turn that the code here made: its caller hears of it."""
         root = root_of(turn)
         served = next((one for one in self.served if one.hop is root), None)
         if served is not None and not served.over:
-            frame = pb.Frame(call=served.number, turn=told(turn, event.removeprefix("turn_")))
-            served.carrier.send(served.number, frame)
-
-    def _forget(self) -> None:
-        for key in list(self._calls)[: max(0, len(self._calls) - CALLS)]:
-            if not self._calls[key]._children:
-                self._calls.pop(key).close()
+            if event in ("turn_cancelled", "turn_ended"):
+                served.tell_hops(self.open[served.hop.timing])
+            sent = told(turn, event.removeprefix("turn_"), served.hop.timing)
+            served.carrier.send(served.number, pb.Frame(call=served.number, turn=sent))
 
 
 class _Attempt(Attempt):
@@ -162,7 +169,7 @@ class _Attempt(Attempt):
     __slots__ = ("_accepted", "_served")
 
     def __init__(self, served: Served, hop: Hop, method: Method, out: Channel[Any] | None) -> None:
-        self._served = served
+        self._served = weakref.ref(served)  # it holds this one, and its host holds it while the call goes on
         super().__init__(hop, method, {}, out, None)
 
     @property
@@ -172,20 +179,35 @@ class _Attempt(Attempt):
     @accepted.setter
     def accepted(self, value: bool) -> None:
         self._accepted = value
-        if value:
-            self._served.accepted()
+        served = self._served()
+        if value and served is not None:
+            served.accepted()
+
+    def waits(self) -> None:
+        served = self._served()
+        if served is not None:
+            served.carrier.queued(served.number)
+
+    async def announced(self) -> None:
+        served = self._served()
+        if served is None:
+            return
+        written = asyncio.get_running_loop().create_future()
+        served.carrier.once_written(lambda: None if written.done() else written.set_result(None))
+        await written
+        if served.carrier.lost:
+            raise Unavailable(f"the caller went away: {served.carrier.lost}")
 
 
 class Served:
     """One call from elsewhere. The callee's end of a call on a carrier."""
 
-    __slots__ = ("_arguments", "_begun", "_task", "_turn", "arriving", "attempt", "carrier", "fault", "hop", "host",
-                 "number", "over")  # fmt: skip
+    __slots__ = ("__weakref__", "_arguments", "_begun", "_keep", "_task", "_tells", "_turn", "arriving", "attempt",
+                 "carrier", "fault", "hop", "host", "number", "over")  # fmt: skip
 
     def __init__(self, host: Host, carrier: Carrier, number: int, opening: Any, arguments: dict[str, Encoded]) -> None:
         self.host = host
-        self.carrier = carrier
-        self.number = number
+        self.carrier, self.number = carrier, number
         self.fault: ChainsError | None = None
         self._arguments = arguments
         self.over = self._begun = False
@@ -195,14 +217,17 @@ class Served:
             known = ", ".join(replica.node.methods) or "none"
             self.fault = NotFound(f"{replica.node.name} has no method {opening.method:.100}", mend=f"it has {known}")
             method = _NOTHING
-        scope = host.scope(opening)
-        deadline = None
-        if opening.HasField("time_left"):
-            deadline = replica.clock.now() + max(0.0, opening.time_left)
+        scope = host.scopes.of(opening)
+        timed = opening.HasField("time_left")
+        deadline = replica.clock.now() + max(0.0, opening.time_left) if timed else None
         self.hop = hop = Hop(scope, replica.node.name, method.name, deadline)
+        hop.timing.span = opening.span or hop.timing.span
         self._turn = scope if isinstance(scope, Turn) else None
         out = Outgoing(self, max(1, opening.window)) if method.streams_out else None
         self.attempt = _Attempt(self, hop, method, out)
+        self.attempt.may_queue = not opening.send_back
+        self._keep: Keep | None = None
+        self._tells = opening.accounts
         self.arriving = [self._lend(one, number) for number, one in enumerate(opening.streams, 1)]
         host.open[hop.timing] = []
         host.served[self] = None
@@ -224,7 +249,7 @@ class Served:
                 f"{method.label} takes no stream {argument.name:.100}", mend=f"its signature is {method.shape}"
             )
         checker = param.checker if param is not None else _ANYTHING
-        arriving = Arriving(self, number, checker, f"{method.label}({argument.name})", max(1, argument.window))
+        arriving = Arriving(self, number, checker, f"{method.label}({argument.name})", argument, self.host.makers)
         self.attempt.lend(argument.name, arriving, checker, None)
         return arriving
 
@@ -284,7 +309,10 @@ class Served:
         if hop._children:
             hops += _open_hops(hop)
         del host.served[self]
+        host.changed()
         if not self.carrier.lost:
+            if len(hops) > HOPS:
+                self.tell_hops(hops)
             frame = pb.Frame()
             frame.call = self.number
             end = frame.end
@@ -293,18 +321,39 @@ class Served:
             streams = {one.producer: number for number, one in enumerate(self.arriving, 1) if one.producer}
             end.accepted = self.attempt.accepted
             write_account(end.account, timing, now, hops, streams)
-            if (hops or error is not None) and end.ByteSize() > FRAME - 1024 - frames.INLINE:
-                del end.account.hops[:], end.account.waits[:], end.account.works[:]
-            self.carrier.end(frame, value)
+            if hops or error is not None or timing.notes:
+                shorten(end.account, FRAME - 1024 - frames.INLINE - end.error.ByteSize())
+            for arriving in self.arriving:
+                arriving.leave()
+            self._send_end(frame, value, error)
         timing.finish(now, "done" if error is None else "error")
+        self.attempt.values = {}  # large arrays do not wait for the garbage collector
         for arriving in self.arriving:
+            arriving.leave()
             arriving.channel.cancel("its reader has ended")
         hop.close()
         if self._turn is not None:
             self._turn.close()
-        host.changed()
         if hop.afters:
             host.after(hop)
+
+    def tell_hops(self, hops: list[Timing]) -> None:
+        """Let a caller that takes it hear of these, which have ended; they are told no more."""
+        while hops and self._tells and not self.carrier.lost:
+            frame = pb.Frame(call=self.number)
+            write_progress(frame.account, self.hop.timing, self.hop.clock.now(), hops[:HOPS])
+            shorten(frame.account, FRAME - 1024)
+            self.carrier.send(self.number, frame)
+            del hops[:HOPS]
+
+    def _send_end(self, frame: Any, value: Encoded | None, error: BaseException | None) -> None:
+        """Now, or once what is lent of its stream was taken."""
+        if self._keep is None:
+            self.carrier.end(frame, value)
+        elif self.hop.reason or isinstance(error, Cancelled):
+            self._keep.end(frame, End("cancelled"))
+        else:
+            self._keep.end(frame, DONE if error is None else End("error", error))
 
     # the replica's side
 
@@ -318,6 +367,8 @@ class Served:
         out = self.attempt.out
         if out is not None:
             out.cancel(reason)
+        if self._keep is not None and not self.over:
+            self._keep.drop()
         self._task.cancel()
         self.host.changed()
         if not self._begun:  # a task that is cancelled before its first step runs none of its code
@@ -329,14 +380,7 @@ class Served:
         self._stream(stream).arrive(value, size)
 
     def on_close(self, stream: int, close: Any) -> None:
-        arriving = self._stream(stream)
-        if close.HasField("error"):
-            error = revive(frames.detail_from(close.error), self.attempt.method.raises)
-            arriving.channel.end(End("error", error=error))
-        elif close.cancelled:
-            arriving.channel.cancel(close.cancelled)
-        else:
-            arriving.channel.end()
+        self._stream(stream).close(close)
 
     def _stream(self, stream: int) -> Arriving:
         if not 0 < stream <= len(self.arriving):
@@ -355,17 +399,36 @@ class Served:
         else:
             self.hop.resume()
 
+    def on_direct(self, sent: Any) -> None:
+        if sent.stream:
+            self._stream(sent.stream).directed(sent)
+            return
+        out = self.attempt.out
+        if not isinstance(out, Outgoing):
+            raise ProtocolError(f"call {self.number} makes no stream that could be lent", mend="lend streams")
+        if self._keep is None:
+            self._keep = Keep(self, out, self.host.keeps)
+        self._keep.told(sent)
+
     def on_cancel(self, reason: str) -> None:
         self.hop.cancel(reason or "cancelled")
+        if self._keep is not None:
+            self._keep.drop()
 
     def on_lost(self, why: str) -> None:
-        self.hop.cancel(why)
+        self.on_cancel(why)
 
     def on_played(self, turn: int, ms: float) -> None:
         self.hop.call.played.report(turn, ms)
 
+    def on_account(self, account: Any) -> None:
+        raise ProtocolError("a caller sent an Account", mend="leave that to the replica")
+
     def on_turn(self, turn: Any) -> None:
         raise ProtocolError("a caller sent a Turn", mend="leave that to the replica")
+
+    def on_queued(self) -> None:
+        raise ProtocolError("a caller sent Queued", mend="leave that to the replica")
 
     def on_accepted(self, queued: float) -> None:
         raise ProtocolError("a caller sent Accepted", mend="leave that to the replica")
@@ -382,6 +445,6 @@ def _open_hops(scope: Scope) -> Iterator[Timing]:
         yield from _open_hops(child)
 
 
-_IDLE = ("ready", 0, 0, 0, 0, 0, 0)
+_IDLE = ("ready", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 _ANYTHING = Checker(int)
 _NOTHING = Method("", "", (), _ANYTHING, streams_out=False, blocking=False)

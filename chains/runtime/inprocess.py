@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from chains.call import Call
 from chains.dsl.graph import Graph, Node
 from chains.errors import StartError, Unavailable
-from chains.runtime.attempt import through_codec
+from chains.policy.quota import Quotas
+from chains.runtime.attempt import Attempt, through_codec
+from chains.runtime.choice import Choice
 from chains.runtime.conversations import ChainRuntime
 from chains.runtime.cores import share_out
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad, State
@@ -30,14 +32,35 @@ from chains.timing import Clock
 class Replicas:
     """The replicas of one node in this process."""
 
-    def __init__(self, node: Node, count: int, clock: Clock, replica: type[Replica]) -> None:
+    def __init__(self, node: Node, count: int, clock: Clock, replica: type[Replica], quotas: Quotas) -> None:
         self.node = node
-        self.replicas = [replica(node, f"{node.name}#{index}", clock) for index in range(count)]
+        self.replicas = [replica(node, f"{node.name}#{index}", clock, quotas) for index in range(count)]
+        self._by_name = {one.name: one for one in self.replicas}
+        self._choice = Choice(node, clock, quotas)
+        self._choice.update(dict.fromkeys(self._by_name, ""))
         self._started = asyncio.Event()
         self._error: StartError | None = None
 
-    def servers(self) -> list[Server]:
-        return list(self.replicas)
+    @property
+    def count(self) -> int:
+        return len(self.replicas)
+
+    def pick(self, attempt: Attempt, avoid: Collection[str]) -> Server | None:
+        if len(self.replicas) == 1:
+            only = self.replicas[0]
+            return only if only.state == "ready" and not avoid else None
+        for replica in self.replicas:
+            self._choice.report(replica.name, replica.standing())
+        name = self._choice.pick(attempt, avoid)
+        if name is None:
+            return None
+        self._choice.done(name, False)  # what it runs is in its report
+        return self._by_name[name]
+
+    def send(self, attempt: Attempt, over: Callable[[], None]) -> None:
+        return None
+
+    def done(self, server: Server, fault: bool) -> None: ...
 
     async def ready(self) -> None:
         if not self._started.is_set():
@@ -62,7 +85,8 @@ class InProcess(ChainRuntime):
     """The in-process runtime: `async with InProcess(graph) as runtime`.
 
     `replicas` maps node names to counts (1 each when not given), `grace` is how many seconds running calls have when
-    the block is left, `stuck_s` how long a hop may compute without a step before health calls it stuck.
+    the block is left, `stuck_s` how long a hop may compute without a step before health calls it stuck. `quotas` say
+    who waits for whom on each replica.
     """
 
     _line_type = Line
@@ -79,8 +103,10 @@ class InProcess(ChainRuntime):
         grace: float = 5.0,
         stuck_s: float = 60.0,
         recorder: Recorder | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         super().__init__(graph, clock, recorder, replicas)
+        self._quotas = quotas or Quotas()
         self._transfer = through_codec if codec else None
         self._progress = progress
         self._grace = grace
@@ -95,7 +121,7 @@ class InProcess(ChainRuntime):
         share_out((node.spec.resources for node in self.graph.nodes.values()), os.environ)
         line = self._line = self._line_type(self._transfer, self.recorder.add, self._after)
         self._nodes = {
-            name: Replicas(node, self._counts.get(name, 1), self.clock, self._replica_type)
+            name: Replicas(node, self._counts.get(name, 1), self.clock, self._replica_type, self._quotas)
             for name, node in self.graph.nodes.items()
         }
         starts = []
@@ -146,8 +172,8 @@ class InProcess(ChainRuntime):
             faults += [end for end in ends if isinstance(end, BaseException)]
             await self._settle(grace)
         self._cancel_calls("the runtime stopped")
-        if self._line is not None and self._line.tasks:
-            await asyncio.wait([drive.task for drive in self._line.tasks], timeout=1.0)
+        if self._line is not None:
+            await self._line.settled(1.0)
         self.recorder.flush()
         if self._watch is not None:
             self._watch.stop()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import signal
@@ -20,16 +19,21 @@ from types import TracebackType
 from typing import Any, Self
 
 from chains.dsl.graph import Graph, Node
-from chains.errors import SettingError, StartError
+from chains.errors import StartError
+from chains.policy.quota import Quotas
+from chains.policy.routing import Routing
 from chains.runtime.conversations import ChainRuntime
 from chains.runtime.cores import settings as cores_settings
 from chains.runtime.cores import share
 from chains.runtime.deployment import Health, Progress, ProgressFn, ReplicaLoad
 from chains.runtime.drive import Line
-from chains.runtime.remote import Remote, RemoteNode
+from chains.runtime.nodes import Place, RemoteNode, health_of
+from chains.runtime.remote import Remote
+from chains.runtime.target import target_of
 from chains.spans import Recorder
 from chains.timing import Clock
 from chains.wire.settings import WireSettings, new_token
+from chains.wire.sharing import Memory
 
 SHOWN = 40
 """How many lines of a dead process's stderr are shown."""
@@ -142,8 +146,10 @@ class Processes(ChainRuntime):
     """The runtime with a process for each replica. Raises StartError, with what the process has to say, when one does
     not start.
 
-    Parameters as of the in-process runtime; `wire` sets where the replicas listen and how (loopback, and a token that
-    is drawn anew, when not given). The chain must stand in a file or module, which each process loads.
+    Parameters as of the in-process runtime, but a chainlet that is not in `replicas` has its `scaling.min`, at least
+    1, and stays at that. `wire` sets where the replicas listen and how (loopback, and a token that is drawn anew, when
+    not given), `routing` how callers choose among them. The chain must stand in a file or module, which each process
+    loads.
     """
 
     def __init__(
@@ -157,16 +163,21 @@ class Processes(ChainRuntime):
         stuck_s: float = 60.0,
         recorder: Recorder | None = None,
         wire: WireSettings | None = None,
+        quotas: Quotas | None = None,
+        routing: Routing | None = None,
     ) -> None:
         super().__init__(graph, clock, recorder, replicas)
         self._progress = progress
         self._grace = grace
         self._stuck = stuck_s
+        self._quotas = quotas or Quotas()
+        self._routing = routing or Routing()
         self._wire = wire or WireSettings(token=new_token())
         self._target = target_of(graph)
         self._nodes: dict[str, RemoteNode] = {}
         self._processes: dict[str, list[Process]] = {}
         self._watches: list[asyncio.Task[None]] = []
+        self._memory: Memory | None = None
         self._stopping = False
 
     # life
@@ -174,7 +185,7 @@ class Processes(ChainRuntime):
     async def __aenter__(self) -> Self:
         self._line = Line(None, self.recorder.add, self._after)
         self._processes = {
-            name: [Process(node, f"{name}#{index}") for index in range(self._counts.get(name, 1))]
+            name: [Process(node, f"{name}#{index}") for index in range(self._count(node))]
             for name, node in self.graph.nodes.items()
         }
         try:
@@ -184,6 +195,9 @@ class Processes(ChainRuntime):
             raise
         return self
 
+    def _count(self, node: Node) -> int:
+        return self._counts.get(node.name, max(1, node.spec.scaling.min))
+
     def _each(self) -> list[Process]:
         return [process for processes in self._processes.values() for process in processes]
 
@@ -191,20 +205,46 @@ class Processes(ChainRuntime):
         began = self.clock.now()
         environ = self._environ()
         every = self._each()
-        await asyncio.gather(*(process.spawn(environ, self._stage(process, began)) for process in every))
+        await asyncio.gather(
+            *(
+                process.spawn({**environ, **process.node.spec.environment.env}, self._stage(process, began))
+                for process in every
+            )
+        )
         wire = {name: value for name, value in _plain(self._wire).items() if name != "tls"}
         tls = None if self._wire.tls is None else _plain(self._wire.tls)
         for process in every:
-            process.tell(target=self._target, node=process.node.name, name=process.name, settings=wire, tls=tls)
+            process.tell(
+                target=self._target,
+                node=process.node.name,
+                name=process.name,
+                settings=wire,
+                tls=tls,
+                quotas=self._quotas.plain(),
+                routing=_plain(self._routing),
+            )
         await _all(process.listening for process in every)
         book = {name: [[p.name, p.address] for p in processes] for name, processes in self._processes.items()}
         for process in every:
             process.tell(book=book)
         await _all(self._opened(name) for name in self._processes)
-        nodes = {name: RemoteNode(node) for name, node in self.graph.nodes.items()}
+        memory = self._memory = Memory.of(self._wire)
+        nodes = {
+            name: RemoteNode(
+                node,
+                self._wire,
+                self.clock,
+                self.recorder.add,
+                quotas=self._quotas,
+                routing=self._routing,
+                memory=memory,
+            )
+            for name, node in self.graph.nodes.items()
+        }
+        for name, processes in self._processes.items():
+            nodes[name].update({process.name: Place(process.address) for process in processes})
         for process in every:
-            remote = Remote(process.node, process.name, process.address, self._wire, self.clock, self.recorder.add)
-            nodes[process.node.name].remotes[process.name] = remote
+            remote = nodes[process.node.name].remotes[process.name]
             self._watches.append(asyncio.ensure_future(self._watch(process, remote)))
         self._nodes = nodes
         for node in nodes.values():
@@ -261,10 +301,12 @@ class Processes(ChainRuntime):
         self._cancel_calls("the runtime stopped")
         if self._watches:
             await asyncio.wait(self._watches)
-        if self._line is not None and self._line.tasks:
-            await asyncio.wait([drive.task for drive in self._line.tasks], timeout=1.0)
+        if self._line is not None:
+            await self._line.settled(1.0)
         for process in self._each():
             await process.close()
+        if self._memory is not None:
+            self._memory.close()
         self.recorder.flush()
         return faults
 
@@ -292,16 +334,7 @@ class Processes(ChainRuntime):
         return [remote.load() for node in self._nodes.values() for remote in node.remotes.values()]
 
     def health(self) -> Health:
-        loads = tuple(self.load())
-        served = {load.node for load in loads if load.state == "ready"}
-        missing = [f"{name} has no replica that serves" for name in self._nodes if name not in served]
-        stuck = [
-            f"{load.replica} has not moved for {load.idle_s:.0f} s with {load.running} calls running"
-            for load in loads
-            if load.idle_s > self._stuck
-        ]
-        why = "; ".join([*missing, *stuck]) or ("" if loads else "not started")
-        return Health(not why, why, loads)
+        return health_of(self._nodes, self._stuck)
 
 
 async def _all(waits: Any) -> None:
@@ -311,22 +344,3 @@ async def _all(waits: Any) -> None:
 
 def _plain(settings: Any) -> dict[str, Any]:
     return asdict(settings)
-
-
-def target_of(graph: Graph) -> str:
-    """How another process finds this chain: "package.module:Class" or "file.py:Class". Raises SettingError."""
-    cls = graph.nodes[graph.entry].cls
-    if "<locals>" in cls.__qualname__ or "." in cls.__qualname__:
-        raise SettingError(
-            f"{cls.__qualname__} stands inside of a function or class",
-            mend="move the chain to the top level of a module",
-        )
-    module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None)
-    if module is None or not file:
-        raise SettingError(f"{cls.__name__} stands in no file", mend="write the chain into a file, e.g. chain.py")
-    with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(cls.__module__) if cls.__module__ != "__main__" else None
-        if spec is not None and spec.origin == file and not cls.__module__.startswith("chain_"):
-            return f"{cls.__module__}:{cls.__name__}"
-    return f"{os.path.abspath(file)}:{cls.__name__}"

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from chains.call import Hop, Turn, Undo
 from chains.dsl.graph import Node
 from chains.errors import Cancelled, ChainsError, Unavailable, revive
-from chains.runtime.attempt import Attempt
+from chains.policy.routing import Load
+from chains.runtime.attempt import Attempt, Source
 from chains.runtime.crossing import Forward
 from chains.runtime.deployment import ReplicaLoad
-from chains.runtime.drive import Server
-from chains.runtime.mirror import follow, mirrored
+from chains.runtime.loans import Loan
+from chains.runtime.mirror import follow, learn, mirrored
 from chains.timing import Clock, Timing
+from chains.trace import traceparent
 from chains.wire import frames
-from chains.wire.accounts import take_over
+from chains.wire.accounts import Accounts
 from chains.wire.carrier import Carrier
 from chains.wire.codec import Encoded, decode, encode
 from chains.wire.pb import carrier_pb2 as pb
 from chains.wire.settings import WireSettings
+from chains.wire.sharing import Memory
 from chains.wire.stub import Connection
 
 Record = Callable[[Timing], None]
@@ -30,7 +34,15 @@ class Remote:
     """A replica in another process, as a place where attempts can run."""
 
     def __init__(
-        self, node: Node, name: str, address: str, settings: WireSettings, clock: Clock, record: Record
+        self,
+        node: Node,
+        name: str,
+        address: str,
+        settings: WireSettings,
+        clock: Clock,
+        record: Record,
+        changed: Callable[[Remote], None],
+        memory: Memory | None = None,
     ) -> None:
         self.node = node
         self.name = name
@@ -38,37 +50,55 @@ class Remote:
         self.clock = clock
         self.record = record
         self.carried: dict[Carried, None] = {}
+        self._changed = changed
+        self._mine = 0
+        self.direct = False
         self._load = ReplicaLoad(node.name, name, "starting")
         self._reported = clock.now()
         self._state = ""
-        self._connection = Connection(address, settings, self._told)
+        self._quiet: asyncio.Future[None] | None = None
+        self._settings = settings
+        self._connection = Connection(address, settings, self._told, memory)
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
 
     def _told(self, kind: str, sent: Any) -> None:
+        if kind == "hello":
+            self.direct = sent.direct and self._settings.direct
         if kind == "load":
             self._reported = self.clock.now()
+            self._mine = sent.mine
             self._load = ReplicaLoad(
                 self.node.name,
                 self.name,
                 sent.state,
-                sent.running,
-                sent.queued,
-                sent.streams,
-                sent.turns,
-                sent.draining,
-                sent.queue_wait * 1e3,
-                sent.idle,
+                running=sent.running,
+                queued=sent.queued,
+                batch=sent.batch,
+                active=sent.active,
+                streams=sent.streams,
+                turns=sent.turns,
+                draining=sent.draining,
+                queue_wait_ms=sent.queue_wait * 1e3,
+                idle_s=sent.idle,
             )
+        if kind in ("load", "hello", "down"):
+            self._changed(self)
 
     @property
-    def pressure(self) -> int:
-        """As reported, or what is under way from here, whichever is more; -1 when it takes nothing."""
+    def open(self) -> bool:
+        """Whether it takes calls, as far as is known here."""
         if self._connection.state not in ("up", "connecting") or self._state == "dead":
-            return -1
-        load = self._load
+            return False
         # One that starts is not ruled out: it may be ready before its report says so.
-        if load.state in ("draining", "stopped", "failed", "dead"):
-            return -1
-        return max(load.running + load.queued, len(self.carried))
+        return self._load.state not in ("draining", "stopped", "failed", "dead")
+
+    def standing(self) -> Load:
+        """What a caller compares: the last report."""
+        load = self._load
+        return Load(load.running, load.queued, load.batch, self._mine, load.queue_wait_ms, self.open)
 
     def load(self) -> ReplicaLoad:
         """The last report, grown older: what waits or stands still does so since then. What was cancelled from here
@@ -78,17 +108,11 @@ class Remote:
             return ReplicaLoad(self.node.name, self.name, "dead")
         load, age = self._load, self.clock.now() - self._reported
         left = sum(1 for carried in self.carried if carried.left and carried.attempt.accepted)
-        return ReplicaLoad(
-            load.node,
-            load.replica,
-            load.state,
-            load.running,
-            load.queued,
-            load.streams,
-            load.turns,
-            min(load.running, max(load.draining, left)),
-            load.queue_wait_ms + (age * 1e3 if load.queued else 0.0),
-            load.idle_s + (age if load.idle_s else 0.0),
+        return replace(
+            load,
+            draining=min(load.running, max(load.draining, left)),
+            queue_wait_ms=load.queue_wait_ms + (age * 1e3 if load.queued else 0.0),
+            idle_s=load.idle_s + (age if load.idle_s else 0.0),
         )
 
     async def reached(self) -> None:
@@ -99,7 +123,27 @@ class Remote:
         """It is known to be dead: nothing goes there any more, what was under way is lost."""
         self._state = "dead"
         self._load = ReplicaLoad(self.node.name, self.name, "dead")
+        self._changed(self)
         await self._connection.close()
+
+    async def quiet(self) -> None:
+        """Return once nothing is under way there."""
+        while self.carried:
+            self._quiet = self._quiet or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._quiet)
+
+    def send(self, attempt: Attempt, over: Callable[[], None]) -> Carried | None:
+        """Let the attempt leave now; None when that is not possible: `serve` waits, or says why. `over` is called once
+        it has ended."""
+        carrier = self._connection.carrier
+        if carrier is None or self._connection.state != "up":
+            return None
+        carried = Carried(attempt, carrier, self, over)
+        try:
+            carried.begin()
+        except Exception:  # its arguments cannot cross: that is said where it is waited for
+            return None
+        return carried
 
     async def serve(self, attempt: Attempt) -> Any:
         """Run the attempt there. Streams come to `attempt.out`; a unary result is returned."""
@@ -109,48 +153,45 @@ class Remote:
             attempt.gone = True
             raise
         carried = Carried(attempt, carrier, self)
-        self.carried[carried] = None
-        try:
-            return await carried.run()
-        finally:
-            del self.carried[carried]
+        carried.begin()
+        await carried.ended()
+        return carried.outcome()
+
+    def ended(self, carried: Carried) -> None:
+        """It is under way no longer."""
+        del self.carried[carried]
+        if self._quiet is not None and not self.carried:
+            self._quiet.set_result(None)
+            self._quiet = None
 
 
 class Carried:
-    """One attempt on its way. The caller's end of a call on a carrier."""
+    """One attempt on its way, the caller's end of a call on a carrier. `told` is called once it is over."""
 
-    __slots__ = (
-        "_end",
-        "_forwards",
-        "_given",
-        "_lost",
-        "_turns",
-        "_unwatch",
-        "_value",
-        "_waiter",
-        "_wrong",
-        "attempt",
-        "carrier",
-        "left",
-        "number",
-        "remote",
-    )  # fmt: skip
+    __slots__ = ("_accounts", "_end", "_forwards", "_given", "_lost", "_told", "_turns", "_unwatch", "_value",
+                 "_waiter", "_waits", "_wrong", "attempt", "carrier", "left", "loans", "number", "remote")  # fmt: skip
 
-    def __init__(self, attempt: Attempt, carrier: Carrier, remote: Remote) -> None:
+    def __init__(
+        self, attempt: Attempt, carrier: Carrier, remote: Remote, told: Callable[[], None] | None = None
+    ) -> None:
         self.attempt = attempt
         self.carrier = carrier
         self.remote = remote
         self.number = 0
         self.left = False
+        self._told = told
+        self._accounts = Accounts(attempt.hop.timing)
         self._waiter: asyncio.Future[None] | None = None
         self._end: Any = None
         self._value: Encoded | None = None
         self._lost = ""
         self._wrong: ChainsError | None = None
         self._given = 0
+        self._waits = False
         self._turns: dict[int, Turn] = {}
         self._unwatch: Undo | None = None
         self._forwards: list[Forward] = []
+        self.loans: dict[bytes, Loan] = {}
 
     @property
     def hop(self) -> Hop:
@@ -161,26 +202,38 @@ class Carried:
         """Whether its End has come, or the connection has gone."""
         return self._end is not None or bool(self._lost)
 
-    async def run(self) -> Any:
-        attempt, hop = self.attempt, self.attempt.hop
-        self._open(hop)
-        hop.attach(self)
-        out = attempt.out
-        if out is not None:
-            out.on_taken = self._taken
-        try:
-            await self._ended(hop)
-            return self._outcome(hop)
-        finally:
-            if out is not None:
-                out.on_taken = None
-            for forward in self._forwards:
-                forward.stop()
-            if self._unwatch is not None:
-                self._unwatch()
-            for turn in list(self._turns.values()):
-                turn.cancel("the code that made it has ended")
-                turn.close()
+    @property
+    def server(self) -> Remote:
+        return self.remote
+
+    def begin(self) -> None:
+        """Send the Open. Raises InvalidValue or LimitExceeded for what cannot travel."""
+        attempt = self.attempt
+        self._open(attempt.hop)
+        self.remote.carried[self] = None
+        attempt.carried = self
+        attempt.hop.attach(self)
+        if attempt.out is not None:
+            attempt.out.on_taken = self._taken
+
+    def _arrived(self) -> None:
+        """It is over: nothing of it stays behind, and whoever waits for it is told."""
+        attempt = self.attempt
+        attempt.carried = None
+        if attempt.out is not None:
+            attempt.out.on_taken = None
+        for forward in self._forwards:
+            forward.stop()
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        for turn in list(self._turns.values()):
+            follow(turn, "cancelled", "the code that made it has ended")
+        self.remote.ended(self)
+        if self._told is not None:
+            self._told()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _open(self, hop: Hop) -> None:
         attempt, call = self.attempt, hop.call
@@ -188,7 +241,10 @@ class Carried:
         opening = frame.open  # filled in where it stands: a message that is put into another one is copied
         opening.method = attempt.method.name
         opening.conversation = call.id
-        opening.traceparent = f"00-{call.trace_id}-{call.parent_span or _NO_SPAN}-01"
+        opening.traceparent = traceparent(call.trace_id, call.span, call.sampled)
+        opening.span, opening.accounts = hop.timing.span, True
+        if call.tracestate:
+            opening.tracestate = call.tracestate
         if attempt.out is not None:
             opening.window = attempt.out.window
         if call.tenant:
@@ -199,6 +255,8 @@ class Carried:
             opening.affinity = call.affinity
         if hop.timing.turn:
             opening.turn = hop.timing.turn
+        if attempt.prefix:
+            opening.prefix_digest = bytes.fromhex(attempt.prefix)
         if hop.held:
             opening.held = True
         left = hop.remaining()
@@ -206,45 +264,61 @@ class Carried:
             opening.time_left = left
         for number, stream in enumerate(attempt.inputs, 1):
             window = stream.source.channel.window
-            opening.streams.append(pb.StreamArgument(name=stream.name, window=window))
-            self._forwards.append(Forward(self, number, stream, window))
+            forward = Forward(self, number, stream, window, self._loan)
+            opening.streams.add(name=stream.name, window=window, reference=forward.reference)
+            self._forwards.append(forward)
         start = hop.clock.now()
         streams = {stream.name for stream in attempt.inputs}
         arguments = {name: encode(value) for name, value in attempt.values.items() if name not in streams}
         hop.timing.serialise += hop.clock.now() - start
+        if not attempt.may_queue and sum(value.nbytes for value in arguments.values()) <= frames.INLINE:
+            opening.send_back = True
         self.number = self.carrier.open(self, frame, arguments)
         for forward in self._forwards:
             forward.start()
         self._unwatch = call.played.watch(self._played)
 
-    async def _ended(self, hop: Hop) -> None:
+    def _loan(self, source: Source) -> Loan | None:
+        """How a stream that a third process makes can go past this one; None when one of the two cannot do that."""
+        made = source.elsewhere()
+        if made is None or not self.remote.direct or not made.carried.remote.direct:
+            return None
+        return Loan(made.carried, made.carried.remote.address, made.first, made.idle)
+
+    async def ended(self) -> None:
         """Wait for the call's end, also after a cancel: until then the code over there runs its `finally`."""
-        loop = asyncio.get_running_loop()
         while not self.over:
-            self._waiter = loop.create_future()
+            self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             except asyncio.CancelledError:
                 if self.over:
                     raise
-                self._leave(hop.reason or "cancelled")
+                self.leave(self.hop.reason or "cancelled")
 
-    def _leave(self, reason: str) -> None:
-        if not self.left:
+    def leave(self, reason: str) -> None:
+        if not self.left and not self.over:
             self.left = True
             self.carrier.urge(pb.Frame(call=self.number, cancel=pb.Cancel(reason=reason[:1024])))
 
-    def _outcome(self, hop: Hop) -> Any:
-        attempt, end = self.attempt, self._end
+    def outcome(self) -> Any:
+        """What the End brought, once it is there. Raises what it says, and Unavailable when none came."""
+        attempt, end, hop = self.attempt, self._end, self.attempt.hop
         if end is None:
             attempt.gone = True
+            # Who has the Open and has not said that the call waits may have begun it, and died before it said so.
+            attempt.accepted = attempt.accepted or (self.carrier.departed(self.number) and not self._waits)
             if self.left or hop.cancelled:
                 raise asyncio.CancelledError
             raise Unavailable(f"{self.remote.name} went away during {attempt.method.label}", mend="call again")
         attempt.accepted = attempt.accepted or end.accepted
         producers = [stream.source.producer for stream in attempt.inputs]
-        for made in take_over(hop.timing, end.account, hop.clock.now(), producers):
+        now = hop.clock.now() - max(0.0, end.kept)
+        for made in self._accounts.end(end.account, now, producers):
             self.remote.record(made)
+        if end.kept:
+            outcome = _OUTCOMES.get(end.kind, "done")
+            hop.timing.finish(max(now, hop.timing.accepted), outcome, end.error.type_name)
         hop.timing.replica = self.remote.name
         if self._wrong is not None:
             raise self._wrong
@@ -258,7 +332,8 @@ class Carried:
             return None
         if self._value is None:
             raise Unavailable(f"{self.remote.name} ended {attempt.method.label} without a value")
-        return self._decoded(self._value, f"{attempt.method.label} returned")
+        value, self._value = self._value, None  # large arrays do not wait for the garbage collector
+        return self._decoded(value, f"{attempt.method.label} returned")
 
     def _decoded(self, value: Encoded, where: str) -> Any:
         timing, clock = self.attempt.hop.timing, self.attempt.hop.clock
@@ -266,10 +341,6 @@ class Carried:
         result = decode(value.header, value.buffers, self.attempt.method.result, where)
         timing.serialise += clock.now() - start
         return result
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     # held with the hop
 
@@ -285,9 +356,12 @@ class Carried:
 
     # what the replica says
 
+    def on_queued(self) -> None:
+        self._waits = True
+
     def on_accepted(self, queued: float) -> None:
         attempt, timing = self.attempt, self.attempt.hop.timing
-        attempt.accepted = True
+        attempt.accepted, self._waits = True, False
         timing.accepted = now = attempt.hop.clock.now()
         timing.arrive(max(timing.opened, now - max(0.0, queued)), self.remote.name)
 
@@ -312,7 +386,7 @@ class Carried:
 
     def _fail(self, error: ChainsError) -> None:
         self._wrong = self._wrong or error
-        self._leave("its items cannot be read")
+        self.leave("its items cannot be read")
 
     def _taken(self, size: int) -> None:
         out = self.attempt.out
@@ -327,25 +401,37 @@ class Carried:
         if 0 < credit.stream <= len(self._forwards):
             self._forwards[credit.stream - 1].credited(credit)
 
+    def on_direct(self, sent: Any) -> None:
+        if sent.step == pb.Direct.LENT:
+            loan = self.loans.get(sent.token)
+            if loan is not None:
+                loan.given()
+        elif 0 < sent.stream <= len(self._forwards):
+            self._forwards[sent.stream - 1].told(sent)
+
     def on_end(self, end: Any, value: Encoded | None) -> None:
         self._end, self._value = end, value
-        self._wake()
+        self._arrived()
 
     def on_lost(self, why: str) -> None:
         self._lost = why
-        self._wake()
+        self._arrived()
 
     def on_turn(self, turn: Any) -> None:
         """The callee's code makes turns of this conversation: whoever watches the call here sees them too."""
-        hop = self.attempt.hop
+        now = self.hop.clock.now()
+        heard = self._accounts.began(turn.elapsed, now) + turn.elapsed if turn.elapsed else now
+        opened = heard - max(0.0, turn.opened)
         known = self._turns.get(turn.number)
         if known is None:
-            known = mirrored(hop, turn.number, max(0.0, turn.opened))
-            self._turns[turn.number] = known
-        for mark in turn.marks:
-            known.mark(mark.name, known.opened + mark.after)
+            known = self._turns[turn.number] = mirrored(self.hop, turn.number, now - opened)
+        learn(known, turn, opened)
         if follow(known, turn.event, turn.reason):
             del self._turns[turn.number]
+
+    def on_account(self, account: Any) -> None:
+        for made in self._accounts.progress(account, self.hop.clock.now()):
+            self.remote.record(made)
 
     def _played(self, turn: int, ms: float) -> None:
         if not self.over:
@@ -357,32 +443,4 @@ class Carried:
     def on_cancel(self, reason: str) -> None: ...
 
 
-_NO_SPAN = "0" * 15 + "1"
-
-
-class RemoteNode:
-    """The replicas of a node in other processes, as handles see them. The address book says which there are."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.remotes: dict[str, Remote] = {}
-        self._ready = asyncio.Event()
-        self._failed = ""
-
-    def servers(self) -> list[Server]:
-        return list(self.remotes.values())
-
-    async def ready(self) -> None:
-        if not self._ready.is_set():
-            await self._ready.wait()
-        if self._failed:
-            raise Unavailable(f"{self.node.name} did not start", mend=self._failed)
-
-    def opened(self) -> None:
-        """Its replicas serve."""
-        self._ready.set()
-
-    def failed(self, why: str) -> None:
-        """It will never serve."""
-        self._failed = why
-        self._ready.set()
+_OUTCOMES = {frames.ERROR: "error", frames.CANCELLED: "cancelled"}

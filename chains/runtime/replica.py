@@ -1,16 +1,15 @@
 """A replica: one instance of a chainlet, its caps, and the running of its methods.
 
-Past `limits.running` a call queues, past `limits.queued` it is refused at once. A plain `def` runs in a thread of the
-replica's own, so it never blocks the loop; cancelled, it keeps its slot until its next step, and shows as draining.
+Past `limits.running` a call queues, in the order of policy/quota; past `limits.queued` one is refused at once. A plain
+`def` runs in a thread of the replica's own, so it never blocks the loop; cancelled, it keeps its slot until its next
+step, and shows as draining.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 import inspect
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -30,34 +29,33 @@ from chains.errors import (
     describe,
     how_to_install,
 )
+from chains.policy.quota import FairQueue, Quotas
+from chains.policy.routing import Load
 from chains.runtime.attempt import Attempt, BlockingInput, Input
 from chains.runtime.batch import Batcher
 from chains.runtime.deployment import ReplicaLoad, State
 from chains.timing import Clock
 
-_RANK = {"interactive": 0, "batch": 1}
 _DONE = object()
 
 
 class Replica:
     """One replica of `node`. `start`, then `serve` attempts, then `drain`."""
 
-    def __init__(self, node: Node, name: str, clock: Clock) -> None:
+    def __init__(self, node: Node, name: str, clock: Clock, quotas: Quotas | None = None) -> None:
         self.node = node
         self.name = name
         self.clock = clock
         self.state: State = "starting"
         self.running: dict[Attempt, None] = {}
-        self._waiting: list[tuple[int, int, asyncio.Future[None], float]] = []
-        self._order = itertools.count()
-        self._slots = node.spec.limits.running
-        self._taken = 0
+        limits = node.spec.limits
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limits.running, limits.queued, quotas)
         self._last_wait = 0.0
         self._moved = clock.now()
         self._drained: asyncio.Future[None] | None = None
         self._batchers: dict[str, Batcher] = {}
         self._instance: Any = None
-        self._pool = ThreadPoolExecutor(max_workers=self._slots, thread_name_prefix=name)
+        self._pool = ThreadPoolExecutor(max_workers=limits.running, thread_name_prefix=name)
 
     # life
 
@@ -141,36 +139,38 @@ class Replica:
         self._pool.shutdown(wait=False)
 
     def _refuse_waiting(self, why: str) -> None:
-        waiting, self._waiting = self._waiting, []
-        for _, _, future, _ in waiting:
-            if not future.done():
-                future.set_exception(Unavailable(f"{self.name} {why}"))
+        for ticket in list(self._queue):
+            self._queue.remove(ticket)
+            if not ticket.item.done():
+                ticket.item.set_exception(Unavailable(f"{self.name} {why}"))
 
     # load
 
     @property
-    def pressure(self) -> int:
-        """Calls running and queued; -1 when this replica takes none."""
-        return self._taken + len(self._waiting) if self.state == "ready" else -1
-
-    @property
     def waiting(self) -> int:
         """Calls that wait for a slot."""
-        return len(self._waiting)
+        return len(self._queue)
+
+    def standing(self) -> Load:
+        """What a caller in this process compares."""
+        queue = self._queue
+        wait = queue.wait(self.clock.now()) * 1e3 if queue else 0.0
+        return Load(queue.taken, len(queue), queue.batch, 0, wait, self.state == "ready")
 
     def load(self) -> ReplicaLoad:
-        now = self.clock.now()
-        waits = [now - since for _, _, future, since in self._waiting if not future.done()]
+        now, queue = self.clock.now(), self._queue
         return ReplicaLoad(
             self.node.name,
             self.name,
             self.state,
             running=len(self.running),
-            queued=len(waits),
+            queued=len(queue),
+            batch=queue.batch,
+            active=sum(1 for a in self.running if a.at_work),
             streams=sum(len(a.inputs) + (a.out is not None) for a in self.running),
             turns=sum(1 for a in self.running if a.hop.timing.turn),
             draining=sum(1 for a in self.running if a.hop.cancelled),
-            queue_wait_ms=max(waits, default=self._last_wait) * 1e3,
+            queue_wait_ms=(queue.wait(now) if queue else self._last_wait) * 1e3,
             idle_s=self._idle_seconds(now),
         )
 
@@ -187,9 +187,14 @@ class Replica:
 
     async def serve(self, attempt: Attempt) -> Any:
         """Run the attempt's method here. Streams go to `attempt.out`; a unary result is returned, checked."""
-        timing = attempt.hop.timing
+        timing, tenant = attempt.hop.timing, attempt.hop.call.tenant
         timing.arrive(self.clock.now(), self.name)
-        await self._admit(attempt)
+        self._refuse_unless_ready()
+        waited = not self._queue.admit(tenant)
+        if waited:
+            await self._wait(attempt)
+        else:
+            self._last_wait = 0.0
         self.running[attempt] = None
         try:
             if not attempt.hop.cancelled and attempt.hop.remaining() == 0.0:
@@ -198,61 +203,59 @@ class Replica:
                 raise attempt.hop.error()
             attempt.accepted = True
             timing.accepted = self._moved = self.clock.now()
+            if waited and not attempt.method.idempotent:
+                await attempt.announced()
             return await self._run(attempt)
         finally:
             self._moved = self.clock.now()
             del self.running[attempt]
-            self._release()
+            self._release(tenant)
 
-    async def _admit(self, attempt: Attempt) -> None:
-        self._refuse_unless_ready()
-        if self._taken < self._slots:
-            self._taken += 1
-            self._last_wait = 0.0
-            return
-        limits = self.node.spec.limits
-        if len(self._waiting) >= limits.queued:
-            raise Overloaded(
-                f"{self.name} runs {self._slots} calls and {len(self._waiting)} wait",
-                mend=f"try again later, raise Limits({limits.running}, {limits.queued}), or add replicas",
-            )
-        since = self.clock.now()
+    async def _wait(self, attempt: Attempt) -> None:
+        """Until it is this call's turn. Raises Overloaded when it may not wait here, or when too many do."""
+        call = attempt.hop.call
+        if not attempt.may_queue:
+            raise self._overloaded()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (_RANK[attempt.hop.call.priority], next(self._order), future, since)
-        heapq.heappush(self._waiting, entry)
+        ticket, excess = self._queue.push(future, call.tenant, call.priority == "batch", self.clock.now())
+        if excess is not None and not excess.item.done():
+            excess.item.set_exception(self._overloaded())
+        attempt.waits()
         try:
             await future
         except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-                heapq.heapify(self._waiting)
-            elif future.done() and not future.cancelled() and future.exception() is None:
-                self._pass_on()
+            if not self._queue.remove(ticket) and not future.cancelled() and future.exception() is None:
+                self._release(call.tenant)  # the slot was given to it in the same moment
             raise
-        self._last_wait = self.clock.now() - since
+        self._last_wait = self.clock.now() - ticket.since
         try:
             self._refuse_unless_ready()  # it may have gone after the slot was given, and before it was taken
         except Unavailable:
-            self._release()
+            self._release(call.tenant)
             raise
+
+    def _overloaded(self) -> Overloaded:
+        limits = self.node.spec.limits
+        return Overloaded(
+            f"{self.name} runs {self._queue.taken} calls and {len(self._queue)} wait",
+            mend=f"try again later, raise Limits({limits.running}, {limits.queued}), or add replicas",
+        )
 
     def _refuse_unless_ready(self) -> None:
         if self.state != "ready":
             raise Unavailable(f"{self.name} is {self.state}")
 
-    def _release(self) -> None:
-        self._pass_on()
+    def _release(self, tenant: str) -> None:
+        """A slot is free: to whoever's turn it is."""
+        queue = self._queue
+        queue.free(tenant)
+        while queue and (ticket := queue.pop(self.clock.now())) is not None:
+            if ticket.item.done():  # cancelled, and not yet gone
+                queue.free(ticket.tenant)
+            else:
+                ticket.item.set_result(None)
         if self._drained is not None and not self.running and not self._drained.done():
             self._drained.set_result(None)
-
-    def _pass_on(self) -> None:
-        """A slot is free: to the next that waits, or back."""
-        while self._waiting:
-            _, _, future, _ = heapq.heappop(self._waiting)
-            if not future.done():
-                future.set_result(None)
-                return
-        self._taken -= 1
 
     async def _run(self, attempt: Attempt) -> Any:
         method = attempt.method

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
 from typing import Any
 
-from chains.call import DEADLINE, Hop, current_or_none
+from chains.call import Hop, current_or_none
 from chains.channel import Channel, Lease
 from chains.dsl.specs import CallOptions
+from chains.runtime.attempt import Elsewhere, within
 from chains.runtime.drive import Drive
 from chains.timing import Timing
 
@@ -101,23 +102,12 @@ class Stream(AsyncIterator[Any]):
 
     async def within(self, arrival: Awaitable[Any]) -> Any:
         """What `arrival` gives, within the `first` or `idle` timeout."""
-        hop, options, clock = self._hop, self._options, self._hop.clock
-        first = not hop.timing.items_out
-        seconds = options.first if first else options.idle
-        if seconds is None:
-            return await arrival
-        due = hop.timing.opened + seconds if first else clock.now() + seconds
-        late = f"{DEADLINE}: {hop.timing.label} gave no {'first' if first else 'further'} item within {seconds:g} s"
-        timer = clock.call_at(due, lambda: hop.cancel(late))
-        try:
-            return await arrival
-        finally:
-            timer.cancel()
+        return await within(self._hop, self._options.first, self._options.idle, arrival)
 
     async def aclose(self) -> None:
         """Cancel the hop; return when its code has run its `finally`."""
         self._hop.cancel("consumer left")
-        await asyncio.wait([self._drive.task])
+        await self._drive.ended()
 
     async def __aenter__(self) -> Stream:
         return self
@@ -170,6 +160,10 @@ class _Lent:
             await lease.news()
         else:
             await self._stream.within(lease.news())
+
+    def elsewhere(self) -> Elsewhere | None:
+        carried, options = self._stream._drive.attempt.carried, self._stream._options
+        return None if carried is None else Elsewhere(carried, options.first, options.idle)
 
     async def next(self) -> Any:
         return await self._stream.next()

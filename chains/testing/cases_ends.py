@@ -10,7 +10,7 @@ from typing import Any
 from chains.call import Call
 from chains.dsl.graph import build
 from chains.errors import Cancelled, DeadlineExceeded, RemoteError, Unavailable
-from chains.testing.harness import Case, Make, expect, promptly, raises, until
+from chains.testing.harness import AT_ONCE, Case, Make, expect, promptly, raises, until
 from chains.testing.probes import Entry, Listed
 
 
@@ -124,7 +124,7 @@ async def dropped_result_is_cancelled(make: Make) -> None:
             seen = await probe.seen()
             return bool(seen.get("gated_finally") and seen.get("gated_numbers_finally"))
 
-        await until(stopped, "the finally after the reference was dropped", 1.0)
+        await until(stopped, "the finally after the reference was dropped", AT_ONCE)
 
 
 async def blocking_code_keeps_its_slot(make: Make) -> None:
@@ -142,7 +142,7 @@ async def blocking_code_keeps_its_slot(make: Make) -> None:
             start = time.monotonic()
             other.cancel("hang-up")
             await raises(Cancelled, result)
-            expect(time.monotonic() - start < 1.0, "the caller of blocking code is released at once")
+            expect(time.monotonic() - start < AT_ONCE, "the caller of blocking code is released at once")
         load = next(one for one in runtime.load() if one.node == "Probe")
         expect(load.draining == 1, f"the slot is shown as draining: {load}")
         with call.activate():
@@ -175,7 +175,7 @@ async def blocking_code_does_not_block_the_loop(make: Make) -> None:
         result = probe.blocking(7)
         start = time.monotonic()
         expect(await probe.echo(1) == 1, "echo")
-        expect(time.monotonic() - start < 1.0, "a call beside blocking code is answered at once")
+        expect(time.monotonic() - start < AT_ONCE, "a call beside blocking code is answered at once")
         await probe.open_gate()
         expect(await result == 7, "the blocking call's own result")
 

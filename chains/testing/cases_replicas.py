@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from chains.dsl.graph import build
-from chains.errors import Unavailable
+from chains.errors import DeadlineExceeded, Unavailable
 from chains.testing.harness import Case, Make, at_rest, expect, raises, until
-from chains.testing.probes import Entry, Order
+from chains.testing.probes import Entry, Insured, Order
 
 
 def _graph() -> Any:
@@ -86,6 +86,93 @@ async def consumed_is_not_repeated(make: Make) -> None:
         await runtime.kill("Probe", victim)
         await raises(Unavailable, result)
         expect((await probe.seen()).get("idempotent_total", 0) == 0, "the other replica never saw the hop")
+
+
+# a second way to the answer
+
+
+def _running(runtime: Any, count: int) -> Any:
+    async def check() -> bool:
+        return bool(sum(one.running for one in _loads(runtime)) == count)
+
+    return check
+
+
+async def slow_is_hedged(make: Make) -> None:
+    """An idempotent hop that gives nothing for `hedge` seconds is asked of a second replica too: the first answer
+    counts, the other attempt is cancelled, and the account shows both."""
+    async with make(build(Insured), replicas={"Probe": 2}) as runtime, runtime.open_call() as call:
+        result = asyncio.ensure_future(_awaited(runtime.entry.hedged_lookup(7)))
+        await until(_running(runtime, 2), "both replicas are asked")
+        await runtime.handle("Probe").open_gate()  # at one of them
+        expect(await asyncio.wait_for(result, 5.0) == 7, "the one whose gate is open answers")
+        await until(_running(runtime, 0), "the other attempt is cancelled")
+        record = runtime.recorder.find(call.id)
+        hops = [hop.outcome for hop in record.hops if hop.label == "Probe.lookup"] if record else []
+        expect(sorted(hops) == ["cancelled", "done", "done"], f"the hop, and its two attempts: {hops}")
+
+
+async def streams_are_hedged(make: Make) -> None:
+    """So is a stream, until its first item."""
+    async with make(build(Insured), replicas={"Probe": 2}) as runtime, runtime.open_call():
+        numbers = aiter(runtime.entry.hedged_numbers(300, 0))
+        first = asyncio.ensure_future(anext(numbers))
+        await until(_running(runtime, 2), "both replicas are asked")
+        await runtime.handle("Probe").open_gate()
+        got = [await asyncio.wait_for(first, 5.0)] + [n async for n in numbers]
+        expect(got == list(range(300)), f"each item once, in order: {got[:5]}... {len(got)}")
+        await until(_running(runtime, 0), "the other attempt is cancelled")
+
+
+async def hedging_repeats_nothing(make: Make) -> None:
+    """What is not idempotent is never asked of two, nor is a stream that has begun."""
+    async with make(build(Insured), replicas={"Probe": 2}) as runtime, runtime.open_call():
+        entry = runtime.entry
+        numbers = aiter(entry.hedged_numbers(2, 1))
+        expect(await anext(numbers) == 0, "the first item")
+        booking = asyncio.ensure_future(_awaited(entry.hedged_gated(1)))
+        await until(_running(runtime, 2), "both are at work")
+        lookup = asyncio.ensure_future(_awaited(entry.hedged_lookup(1)))
+        await until(_running(runtime, 4), "the lookup is hedged; it began last")
+        await at_rest()
+        running = sum(one.running for one in _loads(runtime))
+        expect(running == 4, f"stream, booking, two lookups: {running} hops")
+        for task in (booking, lookup):
+            task.cancel()
+
+
+async def fallback_answers_in_time(make: Make) -> None:
+    """A hop that eats its time, and may be repeated, is answered by the fall-back; so is a stream without an item."""
+    async with make(build(Insured)) as runtime, runtime.open_call():
+        expect(await asyncio.wait_for(_awaited(runtime.entry.rescued_lookup(7)), 5.0) == -7, "the fall-back's answer")
+        got = [n async for n in runtime.entry.rescued_numbers(3, 0)]
+        expect(got == [0, -1, -2], f"the fall-back's stream: {got}")
+        await until(_running(runtime, 0), "what was too slow is cancelled")
+
+
+async def fallback_answers_for_the_dead(make: Make) -> None:
+    """When no replica takes the hop, the fall-back answers, whatever the hop is: nobody has begun it."""
+    async with make(build(Insured)) as runtime, runtime.open_call():
+        await runtime.kill("Probe", 0)
+
+        async def rescued() -> bool:
+            try:
+                return bool(await asyncio.wait_for(_awaited(runtime.entry.rescued_echo(7)), 5.0) == -7)
+            except Unavailable:  # it had left before its caller heard of the death
+                return False
+
+        await until(rescued, "the fall-back's answer")
+
+
+async def fallback_repeats_nothing(make: Make) -> None:
+    """What had begun and is not idempotent, or has delivered, does not fall back."""
+    async with make(build(Insured)) as runtime, runtime.open_call():
+        await raises(DeadlineExceeded, runtime.entry.rescued_gated(1))
+        numbers = aiter(runtime.entry.rescued_numbers(3, 1))
+        expect(await anext(numbers) == 0, "the first item")
+        await runtime.kill("Probe", 0)
+        await raises(Unavailable, anext(numbers))
+        expect("spare" not in await runtime.handle("Spare").seen(), "the fall-back was not asked")
 
 
 # load
@@ -192,6 +279,12 @@ CASES = tuple(
     for run in (
         queued_is_answered_elsewhere,
         consumed_is_not_repeated,
+        slow_is_hedged,
+        streams_are_hedged,
+        hedging_repeats_nothing,
+        fallback_answers_in_time,
+        fallback_answers_for_the_dead,
+        fallback_repeats_nothing,
         affinity_keeps_the_replica,
         load_counts_turns_and_wait,
         queue_wait_is_accounted,

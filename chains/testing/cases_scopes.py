@@ -11,7 +11,7 @@ from typing import Any
 from chains.call import Call
 from chains.dsl.graph import build
 from chains.errors import Cancelled, DeadlineExceeded, InvalidValue, NotFound, RemoteError
-from chains.testing.harness import Case, Make, at_rest, expect, promptly, raises, until
+from chains.testing.harness import AT_ONCE, Case, Make, at_rest, expect, promptly, raises, until
 from chains.testing.probes import FOREIGN, Entry
 
 
@@ -76,7 +76,7 @@ async def spawned_tasks_end_with_the_turn(make: Make) -> None:
         async def stopped() -> bool:
             return await _count(probe, "gated_finally", call) == 1
 
-        await until(stopped, "the finally of a spawned hop", 1.0)
+        await until(stopped, "the finally of a spawned hop", AT_ONCE)
 
 
 async def passed_deadline_is_prompt(make: Make) -> None:
@@ -154,7 +154,7 @@ async def blocking_reader_is_released(make: Make) -> None:
         async def stopped() -> bool:
             return await _count(probe, "blocking_total_finally", call) == 1
 
-        await until(stopped, "the blocking reader's finally", 1.0)
+        await until(stopped, "the blocking reader's finally", AT_ONCE)
 
 
 # hold

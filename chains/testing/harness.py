@@ -13,6 +13,8 @@ from chains.dsl.graph import Graph
 from chains.runtime.deployment import Runtime
 
 PROMPT = 0.05
+AT_ONCE = 3.0
+"""Seconds within which happens what waits for nobody, also on a busy machine."""
 
 
 class Make(Protocol):
@@ -61,17 +63,19 @@ async def raises(kind: type[BaseException], awaitable: Awaitable[Any]) -> BaseEx
     raise Broken(f"gave {value!r}; expected {kind.__name__}")
 
 
-async def until(check: Callable[[], Awaitable[bool]], what: str, seconds: float = 5.0) -> float:
-    """Ask until `check` holds; the seconds that took. Broken when it never does."""
+async def until(check: Callable[[], Awaitable[bool]], what: str | Callable[[], str], seconds: float = 5.0) -> float:
+    """Ask until `check` holds; the seconds that took. Broken when it never does, with `what` was waited for: a function
+    is asked then, and can say what was there instead.
+    """
     start = time.monotonic()
     while not await check():
         if time.monotonic() - start > seconds:
-            raise Broken(f"not within {seconds:g} s: {what}")
+            raise Broken(f"not within {seconds:g} s: {what if isinstance(what, str) else what()}")
         await asyncio.sleep(0.001)
     return time.monotonic() - start
 
 
-async def promptly(attempt: Callable[[], Awaitable[float]], what: str, within: float = PROMPT, tries: int = 3) -> None:
+async def promptly(attempt: Callable[[], Awaitable[float]], what: str, within: float = PROMPT, tries: int = 5) -> None:
     """The best of a few tries takes at most `within` seconds: a busy machine is no broken contract."""
     best = float("inf")
     for _ in range(tries):

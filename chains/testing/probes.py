@@ -358,3 +358,58 @@ class Entry:
             if len(taken) == 4:
                 break
         return taken
+
+
+@chainlet
+class Spare(Probe):
+    """Answers for the probe, and shows that it was not the probe."""
+
+    async def echo(self, value: int) -> int:
+        self._count("spare")
+        return -value
+
+    async def gated(self, value: int) -> int:
+        self._count("spare")
+        return -value
+
+    @method(idempotent=True)
+    async def lookup(self, value: int) -> int:
+        self._count("spare")
+        return -value
+
+    @method(idempotent=True)
+    async def idempotent_numbers(self, count: int, before_gate: int) -> AsyncIterator[int]:
+        self._count("spare")
+        for n in range(count):
+            yield -n
+
+
+@chainlet(entry=True)
+class Insured:
+    """Holds the probe with a second way to its answer."""
+
+    hedged: Probe = depends(Probe, hedge=0.05)
+    rescued: Probe = depends(Probe, timeout=0.15, first=0.15, fallback=Spare)
+
+    async def hedged_lookup(self, value: int) -> int:
+        return await self.hedged.lookup(value)
+
+    async def hedged_gated(self, value: int) -> int:
+        return await self.hedged.gated(value)
+
+    async def hedged_numbers(self, count: int, before_gate: int) -> AsyncIterator[int]:
+        async for n in self.hedged.idempotent_numbers(count, before_gate):
+            yield n
+
+    async def rescued_echo(self, value: int) -> int:
+        return await self.rescued.echo(value)
+
+    async def rescued_lookup(self, value: int) -> int:
+        return await self.rescued.lookup(value)
+
+    async def rescued_gated(self, value: int) -> int:
+        return await self.rescued.gated(value)
+
+    async def rescued_numbers(self, count: int, before_gate: int) -> AsyncIterator[int]:
+        async for n in self.rescued.idempotent_numbers(count, before_gate):
+            yield n

@@ -9,9 +9,10 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,8 +29,10 @@ from chains.wire.segments import (
     SLOT_NAME,
     Bytes,
     Handle,
+    copied,
 )
 
+T = TypeVar("T")
 MAPPINGS = 128
 """The most slots that a reader keeps open; each is two file descriptors."""
 
@@ -60,8 +63,13 @@ class _Mapping:
         (returned,) = RETURNED.unpack_from(self.bytes.data, RETURNED_AT)
         return bool((magic, generation, length) == (MAGIC, handle.generation, handle.length) and returned != generation)
 
-    def lock(self) -> None:
-        fcntl.flock(self.fd, fcntl.LOCK_SH)
+    def lock(self) -> bool:
+        """Whether it could be had at once. It cannot while the owner takes the slot back: the handle is void then."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def unlock(self) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
@@ -83,28 +91,42 @@ class Reader:
         self.folder = folder
         self._lock = threading.RLock()
         self._mappings: OrderedDict[str, _Mapping] = OrderedDict()
-        self._spare = _Spare(keep)
+        self.spare = Spare(keep)
 
     def reaches(self, pool: str) -> bool:
         """Whether the pool of that name can be read here: its sender runs on this machine, as this user."""
-        return bool(POOL_NAME.fullmatch(pool)) and os.access(self.folder / pool / "lock", os.R_OK | os.W_OK)
+        if not POOL_NAME.fullmatch(pool):
+            return False
+        try:
+            lock = os.stat(self.folder / pool / "lock", follow_symlinks=False)
+        except OSError:
+            return False
+        return lock.st_uid == os.geteuid()
 
     def get(self, handle: Handle) -> memoryview:
-        """The bytes, in memory of this process; the slot is given back. Raises Unavailable when they are gone (taken
-        back, or with their sender), ProtocolError for a handle that is none."""
+        """The bytes, in memory of this process. Raises as `read`."""
+        return self.read(handle, self._copied)
+
+    def _copied(self, source: Bytes) -> memoryview:
+        target = self.spare.array(source.nbytes)
+        copied(target, source)
+        return target.data
+
+    def read(self, handle: Handle, take: Callable[[Bytes], T]) -> T:
+        """What `take` makes of the bytes where they lie; then the slot is given back. Raises Unavailable when they are
+        gone (taken back, or with their sender), ProtocolError for a handle that is none."""
         mapping = self._locked(handle)
         try:
-            target = self._spare.array(handle.length)
-            np.copyto(target, mapping.bytes[handle.offset : handle.offset + handle.length])
+            made = take(mapping.bytes[handle.offset : handle.offset + handle.length])
         except BaseException:
             mapping.unlock()
             raise
         mapping.give_back(handle.generation)
-        return target.data
+        return made
 
     @contextmanager
     def borrow(self, handle: Handle) -> Iterator[memoryview]:
-        """The bytes where they lie, read-only, within the block; then the slot is given back. Raises as `get`.
+        """The bytes where they lie, read-only, within the block; then the slot is given back. Raises as `read`.
 
         Whoever keeps a view beyond the block keeps the slot: it goes back when the last view does.
         """
@@ -130,9 +152,10 @@ class Reader:
         mapping = self._mapped(handle.name)
         if handle.offset != PAGE or not 0 < handle.length <= mapping.size - PAGE:
             raise ProtocolError("a shared memory handle points outside of its slot", mend=_PEER)
-        mapping.lock()
-        if not mapping.lent(handle):
-            mapping.unlock()
+        locked = mapping.lock()
+        if not locked or not mapping.lent(handle):
+            if locked:
+                mapping.unlock()
             raise Unavailable("a value in shared memory was taken back before it was read", mend="call again")
         return mapping
 
@@ -172,37 +195,49 @@ class Reader:
     def close(self) -> None:
         with self._lock:
             self._mappings.clear()
-            self._spare.clear()
+            self.spare.clear()
 
 
 _PEER = "both sides must run the same version of chains"
 
 
-class _Spare:
-    """Memory for large values, used again when nothing looks at it any more."""
+class Spare:
+    """Memory for large values, the last `keep` bytes of it used again once nothing looks at it any more."""
 
     def __init__(self, keep: int) -> None:
         self.keep = keep
-        self._free: dict[int, list[Bytes]] = {}
+        self._free: dict[int, Bytes] = {}  # by identity, the longest unused first
+
+    @property
+    def free(self) -> list[int]:
+        """The sizes of what is kept, the longest unused first."""
+        return [memory.nbytes for memory in self._free.copy().values()]
 
     def array(self, length: int) -> Bytes:
         """`length` bytes with any content."""
         size = -(-length // MIB) * MIB
         if length < MIB or size > self.keep:
             return np.empty(length, np.uint8)
-        try:
-            memory = self._free[size].pop()
-        except (KeyError, IndexError):
-            memory = np.empty(size, np.uint8)
+        memory = self._taken(size)
         shown: Bytes = np.frombuffer(memory.data, np.uint8, length)
         weakref.finalize(shown, self._back, memory)
         return shown
 
+    def _taken(self, size: int) -> Bytes:
+        for key, memory in reversed(self._free.copy().items()):
+            if memory.nbytes == size and self._free.pop(key, None) is not None:
+                return memory
+        return np.empty(size, np.uint8)
+
     def _back(self, memory: Bytes) -> None:
-        """Called by the garbage collector too, in the middle of anything: no lock here."""
-        held = sum(size * len(free) for size, free in list(self._free.items()))
-        if held + memory.nbytes <= self.keep:
-            self._free.setdefault(memory.nbytes, []).append(memory)
+        """Called by the garbage collector too, in the middle of anything: no lock here, each step is one of Python."""
+        self._free[id(memory)] = memory
+        held = sum(self.free)
+        for key, oldest in self._free.copy().items():
+            if held <= self.keep:
+                break
+            if self._free.pop(key, None) is not None:
+                held -= oldest.nbytes
 
     def clear(self) -> None:
         self._free.clear()

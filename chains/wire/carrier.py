@@ -1,7 +1,7 @@
 """One side of a connection, without its socket: calls to frames, frames to calls.
 
 What is to be sent waits in a lane for each call; a batch takes the lanes in turn, control frames first. Large values go
-in chunks beside, and a call's frames wait for them in order. Nothing here waits, reads a clock or runs user code.
+beside, and a call's frames wait for them in order, at both ends. Nothing here waits, reads a clock or runs user code.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
-
-from chains.errors import LimitExceeded, ProtocolError
+from chains.errors import ChainsError, LimitExceeded, ProtocolError
 from chains.wire.codec import Encoded
-from chains.wire.frames import CHUNK, INLINE, chunk, chunk_of, cost, framed, frames_of
+from chains.wire.frames import INLINE, cost, framed, frames_of
 from chains.wire.pb import carrier_pb2 as pb
 from chains.wire.settings import FRAME, WireSettings
+from chains.wire.sharing import Sharing
+from chains.wire.transfers import Arrivals, Departures
 
 BATCH_BYTES = 128 * 1024
 
@@ -24,6 +24,7 @@ BATCH_BYTES = 128 * 1024
 class Port(Protocol):
     """One end of a call: is told what the peer says about it. None of these may wait."""
 
+    def on_queued(self) -> None: ...
     def on_accepted(self, queued: float) -> None: ...
     def on_item(self, stream: int, value: Encoded, size: int) -> None: ...
     def on_close(self, stream: int, close: Any) -> None: ...
@@ -31,7 +32,9 @@ class Port(Protocol):
     def on_hold(self, held: bool) -> None: ...
     def on_cancel(self, reason: str) -> None: ...
     def on_turn(self, turn: Any) -> None: ...
+    def on_account(self, account: Any) -> None: ...
     def on_played(self, turn: int, ms: float) -> None: ...
+    def on_direct(self, sent: Any) -> None: ...
     def on_end(self, end: Any, value: Encoded | None) -> None: ...
     def on_lost(self, why: str) -> None:
         """The connection is gone, and with it the call."""
@@ -46,6 +49,7 @@ class Carrier:
     """`wake` is called when there is something to send at once, `lazily` when it may wait for company.
 
     `answer` begins calls that the peer opens (None: it may open none), `told` is given frames about the connection.
+    Without `sharing`, large values go in chunks.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Carrier:
         lazily: Callable[[], None],
         answer: Answer | None,
         told: Callable[[str, Any], None],
+        sharing: Sharing | None = None,
     ) -> None:
         self.calls: dict[int, Port] = {}
         self.lost = ""
@@ -68,12 +73,16 @@ class Carrier:
         self._control: deque[bytes] = deque()
         self._credits: dict[tuple[int, int], list[int]] = {}
         self._accepted: dict[int, float] = {}
+        self._unwritten: list[Callable[[], None]] = []
+        self._writing: list[Callable[[], None]] = []
         self._opening: set[int] = set()
         self._lanes: dict[int, deque[bytes]] = {}
         self._turn: deque[int] = deque()
-        self._transfers: deque[_Sending] = deque()
-        self._transfer = 0
-        self._receiving: dict[int, _Receiving] = {}
+        self._company = False
+        self._sharing = sharing
+        self._departures = Departures(sharing, wake)
+        self._arrivals = Arrivals(settings, sharing, self._arrived)
+        self._fault: ChainsError | None = None
         self._blocked: dict[int, deque[tuple[str, Any]]] = {}
         self._blocked_bytes = 0
 
@@ -92,11 +101,9 @@ class Carrier:
         self.calls[number] = port
         room = INLINE
         for name, value in arguments.items():
-            inline = value.nbytes <= room
-            room -= value.nbytes if inline else 0
             argument = opening.arguments.add()
             argument.name = name
-            self._fill(argument.value, value, inline)
+            room -= self._fill(argument.value, value, room)
         self._opening.add(number)
         frame.call = number
         self.send(number, frame)
@@ -107,19 +114,40 @@ class Carrier:
         self._accepted[call] = queued
         self._wake()
 
+    def queued(self, call: int) -> None:
+        """The call waits: its code will not start before an Accepted has been written."""
+        self.urge(pb.Frame(call=call, queued=pb.Queued()))
+
+    def once_written(self, told: Callable[[], None]) -> None:
+        """Call `told` when what is ready now was written, or the connection is lost."""
+        if self.lost:
+            told()
+        else:
+            self._unwritten.append(told)
+
+    def written(self) -> None:
+        """The last batch was."""
+        told, self._writing = self._writing, []
+        for one in told:
+            one()
+
+    def departed(self, call: int) -> bool:
+        """Whether the Open of a call has left: the peer may have it."""
+        return call not in self._opening
+
     def item(self, call: int, stream: int, value: Encoded) -> None:
         frame = pb.Frame()
         frame.call = call
         item = frame.item
         if stream:
             item.stream = stream
-        self._fill(item.value, value, value.nbytes <= INLINE)
+        self._fill(item.value, value)
         self.send(call, frame)
 
     def end(self, frame: Any, value: Encoded | None) -> None:
         """The End of a call, after what it has sent; then it is forgotten."""
         if value is not None:
-            self._fill(frame.end.value, value, value.nbytes <= INLINE)
+            self._fill(frame.end.value, value)
         self._accepted.pop(frame.call, None)
         if self.calls.pop(frame.call, None) is not None:
             self.send(frame.call, frame)
@@ -167,27 +195,37 @@ class Carrier:
         else:
             self._lazily()
 
-    def _fill(self, sent: Any, value: Encoded, inline: bool) -> None:
-        """A Value, filled in where it stands: a message that is put into another one is copied."""
-        if inline:
-            sent.header = value.header
-            if value.buffers:
-                sent.buffers.extend(map(bytes, value.buffers))
-        else:
-            self._transfer += 1
-            self._transfers.append(_Sending(self._transfer, value))
-            sent.transfer = self._transfer
+    def _fill(self, sent: Any, value: Encoded, room: int = INLINE) -> int:
+        """A Value, filled in where it stands: a message that is put into another one is copied. The bytes it takes."""
+        if value.nbytes > room:
+            return self._departures.add(sent, value, room)
+        sent.header = value.header
+        if value.buffers:
+            sent.buffers.extend(map(bytes, value.buffers))
+        return value.nbytes
 
     @property
     def pending(self) -> bool:
-        return bool(self._control or self._turn or self._credits or self._accepted)
+        return bool(self._control or self._turn or self._credits or self._accepted or self._fault)
+
+    @property
+    def alone(self) -> bool:
+        """Whether what is ready has no company to wait for: it is of the only call there is, had none the last time,
+        and is not the mere word that its code has begun, which an End may overtake.
+        """
+        return len(self.calls) < 2 and not self._company and bool(self._turn or self._control)
 
     @property
     def bulky(self) -> bool:
-        return bool(self._transfers)
+        return bool(self._departures)
 
     def batch(self) -> bytes:
-        """What is ready, up to about 128 KiB of it: control, credit, then a frame of each call in turn."""
+        """What is ready, up to about 128 KiB of it: control, credit, then a frame of each call in turn.
+
+        Raises what was found wrong with a value that came in another thread.
+        """
+        if self._fault is not None:
+            raise self._fault
         parts: list[bytes] = []
         room, turn, lanes = BATCH_BYTES, self._turn, self._lanes
         while self._control and room > 0:
@@ -202,6 +240,10 @@ class Carrier:
         for call, queued in self._accepted.items():
             parts.append(framed(pb.Frame(call=call, accepted=pb.Accepted(queued=queued))))
         self._accepted.clear()
+        if self._unwritten:
+            self._writing += self._unwritten
+            self._unwritten = []
+        self._company = len(turn) > 1
         while turn and room > 0:
             call = turn.popleft()
             lane = lanes[call]
@@ -217,17 +259,16 @@ class Carrier:
 
     def next_chunk(self) -> bytes:
         """A chunk of the next large value in turn."""
-        sending = self._transfers.popleft()
-        message, more = sending.next()
-        if more:
-            self._transfers.append(sending)
-        return message
+        return self._departures.next_chunk()
 
     # receiving
 
     def feed(self, batch: bytes) -> None:
         """Hand on what came. Raises ProtocolError or LimitExceeded when the peer does not keep the protocol."""
-        for frame in frames_of(batch):
+        frames = frames_of(batch)
+        if len(batch) > FRAME and (size := max(frame.ByteSize() for frame in frames)) > FRAME:
+            raise LimitExceeded(f"the peer sent a frame of {size} bytes", mend=f"send at most {FRAME} in one")
+        for frame in frames:
             kind = frame.WhichOneof("kind")
             if kind is None:
                 raise ProtocolError("the peer sent a frame of no known kind", mend="speak version 1")
@@ -253,17 +294,21 @@ class Carrier:
         if port is None:
             if call > self.last:
                 raise ProtocolError(f"the peer speaks of call {call}, which nobody opened", mend="open it first")
-            return  # about a call that has ended meanwhile
+            if kind in _VALUED:  # about a call that has ended meanwhile
+                self._arrivals.drop(sent.value)
+            return
         if kind == "item":
-            value = self._taken(sent.value)
+            value = self._arrivals.taken(sent.value)
             port.on_item(sent.stream, value, cost(value))
         elif kind == "credit":
             port.on_credit(sent)
         elif kind == "end":
             del self.calls[call]
-            port.on_end(sent, self._taken(sent.value) if sent.HasField("value") else None)
+            port.on_end(sent, self._arrivals.taken(sent.value) if sent.HasField("value") else None)
         elif kind == "accepted":
             port.on_accepted(sent.queued)
+        elif kind == "queued":
+            port.on_queued()
         elif kind == "close":
             port.on_close(sent.stream, sent)
         elif kind == "cancel":
@@ -272,8 +317,12 @@ class Carrier:
             port.on_hold(sent.held)
         elif kind == "turn":
             port.on_turn(sent)
+        elif kind == "account":
+            port.on_account(sent)
         elif kind == "played":
             port.on_played(sent.turn, sent.ms)
+        elif kind == "direct":
+            port.on_direct(sent)
         else:
             raise ProtocolError(f"the peer sent a {kind} within a call", mend="send it with call 0")
 
@@ -282,6 +331,10 @@ class Carrier:
             self.urge(pb.Frame(pong=pb.Pong(number=sent.number)))
         elif kind in ("hello", "load", "pong"):
             self._told(kind, sent)
+        elif kind == "shared":
+            answer = self._sharing.heard(sent) if self._sharing is not None else None
+            if answer is not None:
+                self.urge(answer)
         else:
             raise ProtocolError(f"the peer sent a {kind} for call 0", mend="number calls from 1")
 
@@ -302,29 +355,15 @@ class Carrier:
 
     def _opened(self, call: int, sent: Any) -> None:
         assert self._answer is not None, "refused in _numbered"
-        arguments = {one.name: self._taken(one.value) for one in sent.arguments}
+        arguments = {one.name: self._arrivals.taken(one.value) for one in sent.arguments}
         self.calls[call] = self._answer(self, call, sent, arguments)
-
-    def _taken(self, value: Any) -> Encoded:
-        if value.transfer:
-            return self._receiving.pop(value.transfer).value()
-        buffers = value.buffers
-        return Encoded(value.header, [memoryview(buffer) for buffer in buffers] if buffers else [])
 
     # large values
 
     def _lacks(self, kind: str, sent: Any) -> bool:
         """Whether a part of this frame is still under way."""
-        if kind == "open":
-            numbers = [one.value.transfer for one in sent.arguments if one.value.transfer]
-        else:
-            number = sent.value.transfer
-            numbers = [number] if number else []
-        if not numbers:
-            return False
-        if len(set(numbers)) < len(numbers):
-            raise ProtocolError("the peer uses a transfer twice", mend="send each value once")
-        return any(number not in self._receiving or self._receiving[number].left for number in numbers)
+        values = [argument.value for argument in sent.arguments] if kind == "open" else (sent.value,)
+        return self._arrivals.lack(values)
 
     def _block(self, call: int, kind: str, sent: Any) -> None:
         self._blocked_bytes += sent.ByteSize() + 64
@@ -334,23 +373,21 @@ class Carrier:
 
     def feed_chunk(self, message: bytes) -> None:
         """Hand on a chunk. Raises as `feed` does."""
-        number, sizes, data = chunk_of(message)
-        receiving = self._receiving.get(number)
-        if receiving is None:
-            if not sizes or number == 0:
-                raise ProtocolError("the peer sent a chunk of no transfer", mend="name the sizes in the first chunk")
-            total = sum(sizes) + sum(one.total for one in self._receiving.values())
-            if total > self._settings.value_bytes or len(sizes) > 65536 or len(self._receiving) >= 65536:
-                raise LimitExceeded(
-                    f"values of {total} bytes are under way",
-                    mend="raise WireSettings.value_bytes, or send less at once",
-                )
-            self._receiving[number] = receiving = _Receiving(sizes)
-        elif sizes:
-            raise ProtocolError("the peer names a transfer's sizes twice", mend="name them in the first chunk")
-        receiving.fill(data)
-        if not receiving.left and self._blocked:
+        self._arrivals.feed(message)
+        if self._fault is not None:
+            raise self._fault
+
+    def _arrived(self, fault: ChainsError | None) -> None:
+        """A large value is there: hand on what has waited for it. What is wrong ends the connection."""
+        if self.lost or (fault is None and not self._blocked):
+            return
+        try:
+            if fault is not None:
+                raise fault
             self._unblock()
+        except ChainsError as error:
+            self._fault = error
+            self._wake()
 
     def _unblock(self) -> None:
         for call in list(self._blocked):
@@ -372,59 +409,19 @@ class Carrier:
         self._control.clear()
         self._credits.clear()
         self._accepted.clear()
-        self._opening.clear()
         self._lanes.clear()
         self._turn.clear()
-        self._transfers.clear()
-        self._receiving.clear()
+        self._departures.clear()
+        self._arrivals.clear()
         self._blocked.clear()
+        if self._sharing is not None:
+            self._sharing.lost()
         ports, self.calls = list(self.calls.values()), {}
         for port in ports:
             port.on_lost(self.lost)
+        self._writing += self._unwritten
+        self.written()
 
 
-_ORDERED = frozenset({"open", "item", "close", "end", "turn"})
+_ORDERED = frozenset({"open", "item", "close", "end", "turn", "account", "direct"})
 _VALUED = frozenset({"open", "item", "end"})
-
-
-class _Sending:
-    """A large value on its way out."""
-
-    def __init__(self, number: int, value: Encoded) -> None:
-        self.number = number
-        parts = [memoryview(value.header), *(buffer.cast("B") for buffer in value.buffers)]
-        self.sizes = [part.nbytes for part in parts]
-        self.parts = deque(part for part in parts if part.nbytes)
-
-    def next(self) -> tuple[bytes, bool]:
-        part = self.parts.popleft()
-        data, rest = part[:CHUNK], part[CHUNK:]
-        if rest:
-            self.parts.appendleft(rest)
-        sizes, self.sizes = self.sizes, []
-        return chunk(self.number, sizes, data), bool(self.parts)
-
-
-class _Receiving:
-    """A large value on its way in; each buffer lies by itself, so that arrays in it are aligned."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.total = self.left = sum(sizes)
-        self.parts = [np.empty(size, np.uint8).data for size in sizes]
-        self._open = deque(part for part in self.parts if part.nbytes)
-
-    def fill(self, data: memoryview) -> None:
-        if data.nbytes > self.left:
-            raise ProtocolError("the peer sent more of a value than it said", mend="name its sizes")
-        self.left -= data.nbytes
-        while data.nbytes:
-            part = self._open.popleft()
-            size = min(part.nbytes, data.nbytes)
-            part[:size] = data[:size]
-            data = data[size:]
-            if size < part.nbytes:
-                self._open.appendleft(part[size:])
-
-    def value(self) -> Encoded:
-        header, *buffers = self.parts
-        return Encoded(bytes(header), [buffer.toreadonly() for buffer in buffers])

@@ -22,6 +22,8 @@ ITEM_COST = 32
 """What an item costs of its window beside its bytes."""
 INLINE = 32 * 1024
 """Values up to this many bytes travel in their frame."""
+SHARE = 128 * 1024
+"""Values from this many bytes on go through shared memory, where there is some."""
 CHUNK = 256 * 1024
 TEXT = 4096
 """The longest error message and line of source that is sent on."""
@@ -66,13 +68,13 @@ def cost(value: Encoded) -> int:
 # chunks
 
 
-def chunk(transfer: int, sizes: Sequence[int], data: memoryview) -> bytes:
-    head: bytes = pb.Chunk(transfer=transfer, sizes=sizes).SerializeToString()
+def chunk(transfer: int, sizes: Sequence[int], data: memoryview, slot: Any = None) -> bytes:
+    head: bytes = pb.Chunk(transfer=transfer, sizes=sizes, slot=slot).SerializeToString()
     return b"".join((head, b"\x1a", varint(data.nbytes), data))
 
 
-def chunk_of(message: bytes) -> tuple[int, list[int], memoryview]:
-    """(transfer, sizes, data) of a chunk; the data is a view of the message. Raises ProtocolError."""
+def chunk_of(message: bytes) -> tuple[int, list[int], memoryview, Any]:
+    """(transfer, sizes, data, slot or None) of a chunk; the data is a view of the message. Raises ProtocolError."""
     at, head = 0, memoryview(message)
     while at < len(message) and message[at] != 0x1A:  # the fields before the data, which usually stands last
         tag, at = message[at], at + 1
@@ -86,8 +88,8 @@ def chunk_of(message: bytes) -> tuple[int, list[int], memoryview]:
     size, start = _varint(message, at + 1)
     if start + size != len(message):
         return _parsed(message)
-    transfer, sizes, _ = _parsed(bytes(head[:at]))
-    return transfer, sizes, head[start:]
+    transfer, sizes, _, _ = _parsed(bytes(head[:at]))
+    return transfer, sizes, head[start:], None
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -102,12 +104,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ProtocolError("the peer sent a chunk that is cut off", mend="speak proto/chains/v1")
 
 
-def _parsed(message: bytes) -> tuple[int, list[int], memoryview]:
+def _parsed(message: bytes) -> tuple[int, list[int], memoryview, Any]:
     try:
         found = pb.Chunk.FromString(message)
     except DecodeError:
         raise ProtocolError("the peer sent bytes that are no chunk", mend="speak proto/chains/v1") from None
-    return found.transfer, list(found.sizes), memoryview(found.data)
+    slot = found.slot if found.HasField("slot") else None
+    return found.transfer, list(found.sizes), memoryview(found.data), slot
 
 
 # errors

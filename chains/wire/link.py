@@ -9,19 +9,24 @@ from typing import Any, Protocol
 
 import grpc
 
+from chains.errors import ChainsError
 from chains.wire.carrier import Answer, Carrier
 from chains.wire.settings import MESSAGE, WireSettings
+from chains.wire.sharing import Sharing
 
 LAZY = 0.005
 """Seconds that credit which nobody waits for may wait for company."""
 CLOSING = 1.0
 """Seconds for the last frames of a link that is closed."""
+GATHER = 3
+"""Turns of the loop for which what is not urgent waits for company before it is written."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE),
     ("grpc.max_send_message_length", MESSAGE),
     ("grpc.max_metadata_size", 8192),
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what counts for a peer that stands still: a minute, when not given
     ("grpc.http2.max_pings_without_data", 0),
 )
 
@@ -48,12 +53,100 @@ class _Bell:
         await self._future
 
 
+class _Writer:
+    """Writes what a carrier has ready, one gRPC write at a time: the next begins when the one before it is through.
+
+    gRPC's coroutine is stepped here and not in a task, so that a write can begin in the very step that made the frame,
+    and its end costs no other task's turn. `over` ends with what a write raises.
+    """
+
+    def __init__(self, stream: GrpcStream, carrier: Carrier) -> None:
+        self._stream = stream
+        self._carrier = carrier
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        self._writing: Any = None
+        self._through: asyncio.Future[None] | None = None
+        self._turns = 0
+        self._last = False
+
+    def soon(self) -> None:
+        """Write in a few turns of the loop: what others have by then goes along."""
+        if self._writing is None and not self._turns:
+            self._turns = GATHER
+            self._loop.call_soon(self._due)
+
+    def _due(self) -> None:
+        self._turns -= 1
+        if self._turns:
+            self._loop.call_soon(self._due)
+        else:
+            self.now()
+
+    def now(self) -> None:
+        """Write what is ready, unless a write is under way."""
+        if self._writing is not None or self.over.done():
+            return
+        try:
+            batch = self._carrier.batch() if self._carrier.pending else b""
+        except ChainsError as error:
+            self.over.set_exception(error)
+            return
+        if batch:
+            self._writing = self._stream.write(batch)
+            self._step(None)
+        elif self._last:
+            self.over.set_result(None)
+
+    def finish(self) -> None:
+        """End `over` once all that is ready was written."""
+        self._last = True
+        self.now()
+
+    async def stop(self) -> None:
+        """Begin no more writes. Return once none is under way: gRPC refuses to end a stream beside its first write."""
+        self.over.cancel()
+        if self._writing is not None:
+            self._through = self._loop.create_future()
+            await asyncio.wait((self._through,), timeout=CLOSING)
+
+    def _step(self, _: Any) -> None:
+        try:
+            waits = self._writing.send(None)
+        except StopIteration:
+            self._ended(None)
+        except BaseException as error:
+            self._ended(error)
+        else:
+            waits._asyncio_future_blocking = False  # what a task does with a future that it waits for
+            waits.add_done_callback(self._step)
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._writing = None
+        if self._through is not None and not self._through.done():
+            self._through.set_result(None)
+        if error is None:
+            self._carrier.written()
+            self.now()
+        elif isinstance(error, asyncio.CancelledError):
+            self.over.cancel()
+        elif not self.over.done():
+            self.over.set_exception(error)
+
+
 class Link:
     """Runs a carrier on its streams."""
 
-    def __init__(self, settings: WireSettings, answer: Answer | None, told: Callable[[str, Any], None]) -> None:
-        self.carrier = Carrier(settings, self.wake, self._lazily, answer, told)
-        self._writer, self._bulk = _Bell(), _Bell()
+    def __init__(
+        self,
+        settings: WireSettings,
+        answer: Answer | None,
+        told: Callable[[str, Any], None],
+        sharing: Sharing | None = None,
+    ) -> None:
+        self.carrier = Carrier(settings, self.wake, self._lazily, answer, told, sharing)
+        self._writer: _Writer | None = None
+        self._bulk = _Bell()
         self._timer: asyncio.TimerHandle | None = None
         self._closing = asyncio.Event()
 
@@ -62,7 +155,13 @@ class Link:
         self._closing.set()
 
     def wake(self) -> None:
-        self._writer.ring()
+        """There is something to send: at once when it has no company to wait for."""
+        writer = self._writer
+        if writer is not None:
+            if self.carrier.alone:
+                writer.now()
+            else:
+                writer.soon()
         if self.carrier.bulky:
             self._bulk.ring()
 
@@ -72,18 +171,27 @@ class Link:
 
     def _late(self) -> None:
         self._timer = None
-        self._writer.ring()
+        if self._writer is not None:
+            self._writer.now()
 
     async def run(self, stream: GrpcStream) -> None:
         """Carry until the peer ends the stream. Raises what the carrier finds wrong, or gRPC's error."""
-        await self._both(stream, self.carrier.feed, self._write)
+        self._writer = writer = _Writer(stream, self.carrier)
+        writer.now()
+        try:
+            await self._both(stream, self.carrier.feed, writer.over)
+        finally:
+            self._writer = None
+            await writer.stop()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     async def run_bulk(self, stream: GrpcStream) -> None:
         """The same for large values."""
-        await self._both(stream, self.carrier.feed_chunk, self._write_bulk)
+        await self._both(stream, self.carrier.feed_chunk, asyncio.ensure_future(self._write_bulk(stream)))
 
-    async def _both(self, stream: GrpcStream, feed: Callable[[bytes], None], write: Any) -> None:
-        writer = asyncio.ensure_future(write(stream))
+    async def _both(self, stream: GrpcStream, feed: Callable[[bytes], None], writer: asyncio.Future[None]) -> None:
         reader = asyncio.ensure_future(self._read(stream, feed))
         closing = asyncio.ensure_future(self._closed(writer))
         tasks: tuple[asyncio.Future[Any], ...] = (reader, writer, closing)
@@ -98,31 +206,18 @@ class Link:
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):  # the first fault was raised above
                     await task
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
 
     async def _closed(self, writer: asyncio.Future[None]) -> None:
         """Return once the link was closed, and its writer has written what was ready."""
         await self._closing.wait()
-        self._writer.ring()
+        if self._writer is not None:
+            self._writer.finish()
         self._bulk.ring()
         await asyncio.wait((writer,), timeout=CLOSING)
 
     async def _read(self, stream: GrpcStream, feed: Callable[[bytes], None]) -> None:
         while (message := await stream.read()) is not grpc.aio.EOF:
             feed(message)
-
-    async def _write(self, stream: GrpcStream) -> None:
-        carrier = self.carrier
-        while True:
-            if not carrier.pending:
-                if self._closing.is_set():
-                    return
-                await self._writer.heard()
-            batch = carrier.batch()
-            if batch:
-                await stream.write(batch)
 
     async def _write_bulk(self, stream: GrpcStream) -> None:
         while True:

@@ -27,6 +27,7 @@ import secrets
 import struct
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ PAGE = 4096
 SMALLEST = 64 * 1024
 FILES = 256
 """The most slots of a pool; each is an open file."""
+ALIGN = 64
+"""Buffers that share a slot begin at multiples of this."""
 LEAST = 256 * MIB
 """A file system smaller than this is left to others (containers have 64 MB by default)."""
 
@@ -70,6 +73,21 @@ class Freed:
 
     files: int = 0
     bytes: int = 0
+
+
+def laid_out(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where buffers of these sizes begin in a slot that they share, and the bytes that they take together."""
+    starts, end = [], 0
+    for size in sizes:
+        start = -(-end // ALIGN) * ALIGN
+        starts.append(start)
+        end = start + size
+    return starts, end
+
+
+def copied(target: Bytes, source: Bytes) -> None:
+    """Copy, outside of Python's lock."""
+    np.copyto(target, source)
 
 
 def available(folder: Path = FOLDER, least: int = LEAST) -> bool:
@@ -111,11 +129,14 @@ class _Slot:
         (generation,) = RETURNED.unpack_from(self.map, RETURNED_AT)
         return bool(generation == self.generation)
 
-    def fill(self, data: memoryview) -> Handle:
-        """Copy the data in, outside of Python's lock, and lend the slot anew."""
-        self.renew(data.nbytes)
-        np.copyto(self.bytes[PAGE : PAGE + data.nbytes], np.frombuffer(data, np.uint8))
-        return Handle(self.name, PAGE, data.nbytes, self.generation)
+    def fill(self, parts: Sequence[memoryview]) -> Handle:
+        """Copy the parts in and lend the slot anew."""
+        starts, length = laid_out([part.nbytes for part in parts])
+        self.renew(length)
+        for start, part in zip(starts, parts, strict=True):
+            if part.nbytes:
+                copied(self.bytes[PAGE + start : PAGE + start + part.nbytes], np.frombuffer(part, np.uint8))
+        return Handle(self.name, PAGE, length, self.generation)
 
     def renew(self, length: int) -> None:
         self.generation += 1
@@ -197,16 +218,20 @@ class Pool:
 
     def put(self, data: Buffer, peer: str = "") -> Handle | None:
         """Copy contiguous bytes into a slot that is lent to `peer`; None when there is no room or nothing to send."""
-        view = memoryview(data).cast("B")
-        size = max(SMALLEST, 1 << max(view.nbytes - 1, 0).bit_length())
-        if not view.nbytes:
+        return self.put_all([memoryview(data).cast("B")], peer)
+
+    def put_all(self, parts: Sequence[memoryview], peer: str = "") -> Handle | None:
+        """The same of several buffers, which lie in the slot as `laid_out` says."""
+        _, length = laid_out([part.nbytes for part in parts])
+        if not length:
             return None
+        size = max(SMALLEST, 1 << (length - 1).bit_length())
         with self._lock:
             slot = self._slot(size) if self._folder is not None else None
         if slot is None:
             return None
         slot.peer = peer
-        handle = slot.fill(view)
+        handle = slot.fill(parts)
         with self._lock:
             if self._folder is None:  # closed meanwhile
                 return None
@@ -234,6 +259,7 @@ class Pool:
             return None
         if self.bytes + size + PAGE > self.limit or self._count >= FILES:
             self.trim()
+        sweep(self._folder.parent)  # now and then; growing is rare
         try:
             stat = os.statvfs(self._folder)
             left = stat.f_bavail * stat.f_frsize - size - PAGE

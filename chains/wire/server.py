@@ -17,13 +17,17 @@ from chains.wire.frames import VERSION
 from chains.wire.link import OPTIONS, Link
 from chains.wire.pb import carrier_pb2 as pb
 from chains.wire.settings import WireSettings
+from chains.wire.sharing import Memory, Sharing
 
 log = logging.getLogger("chains")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class WireServer:
-    """Listens at `settings.bind`. Calls that peers open are begun by `answer`; `joined` and `left` hear of peers."""
+    """Listens at `settings.bind`. Calls that peers open are begun by `answer`; `joined` and `left` hear of peers.
+
+    With `memory`, large values go through shared memory to and from callers on this machine that know how.
+    """
 
     def __init__(
         self,
@@ -33,13 +37,15 @@ class WireServer:
         answer: Answer,
         joined: Callable[[Carrier], None],
         left: Callable[[Carrier], None],
+        memory: Memory | None = None,
     ) -> None:
         self.address = ""
         self._settings = settings
-        self._hello = pb.Hello(version=VERSION, node=node, replica=replica)
+        self._hello = pb.Hello(version=VERSION, node=node, replica=replica, direct=settings.direct)
         self._answer = answer
         self._joined = joined
         self._left = left
+        self._memory = memory
         self._links: dict[str, Link] = {}
         self._expected = f"Bearer {settings.token}".encode()
         self._server: Any = None
@@ -107,7 +113,8 @@ class WireServer:
             await _refuse(context, ProtocolError("this chains-connection is in use", mend="draw a new one"))
         if len(self._links) >= self._settings.connections:
             await _refuse(context, LimitExceeded("too many connections", mend="raise WireSettings.connections"))
-        link = Link(self._settings, self._answer, _ignored)
+        sharing = Sharing(self._memory, id) if self._memory is not None else None
+        link = Link(self._settings, self._answer, _ignored, sharing)
         self._links[id] = link
         carrier = link.carrier
         carrier.urge(pb.Frame(hello=self._hello))

@@ -44,18 +44,25 @@ class WireSettings:
     """`token` is the deployment's: who does not have it can do nothing. `bind` is the address to listen on, port 0 for
     one that is free; all interfaces only with `everywhere=True`.
 
+    `direct` lets streams that are passed on go from their maker to their reader, not through the process between.
     `open_calls` is the most that a connection may have open, `connections` how many there may be, `queued_bytes` the
     most that may lie waiting for parts of larger values, `value_bytes` the largest value.
+
+    `shared_memory`: large values between processes of one machine and user go through /dev/shm, of which each process
+    takes at most `shared_bytes`. Where there is none, too little or no room, they go over the wire by themselves.
     """
 
     token: str
     bind: str = "127.0.0.1:0"
     everywhere: bool = False
     tls: Tls | None = None
+    direct: bool = True
     open_calls: int = 4096
     connections: int = 1024
     queued_bytes: int = 64 * 2**20
     value_bytes: int = 2**30
+    shared_memory: bool = True
+    shared_bytes: int = 512 * 2**20
 
     def __post_init__(self) -> None:
         if len(self.token) < 16:
@@ -69,7 +76,9 @@ class WireSettings:
             raise SettingError(
                 f"bind={self.bind!r} listens on all interfaces", mend="name one address, or say everywhere=True"
             )
-        for name in ("open_calls", "connections", "queued_bytes", "value_bytes"):
+        if type(self.direct) is not bool:
+            raise SettingError(f"direct is {self.direct!r}", mend="write True or False")
+        for name in ("open_calls", "connections", "queued_bytes", "value_bytes", "shared_bytes"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise SettingError(f"{name} is {value!r}", mend="write a whole number of at least 1")

@@ -17,6 +17,7 @@ from chains.wire.carrier import Carrier
 from chains.wire.frames import BULK, CONNECT, VERSION
 from chains.wire.link import OPTIONS, Link
 from chains.wire.settings import WireSettings
+from chains.wire.sharing import Memory, Sharing
 
 log = logging.getLogger("chains")
 State = Literal["connecting", "up", "down", "closed"]
@@ -26,19 +27,28 @@ GREETING = 5.0
 
 
 class Connection:
-    """All calls of this process to the replica at `address`. `told(kind, frame)` hears what it says of itself.
+    """All calls of this process to the replica at `address`. `told(kind, frame)` hears what it says of itself, and of
+    each connection that does not stand or breaks: ("down", None).
 
     `state` is what holds now; `epoch` counts the connections there have been. What was under way on a connection that
-    breaks is told so (`Port.on_lost`); the next `live()` is on a new one.
+    breaks is told so (`Port.on_lost`); the next `live()` is on a new one. With `memory`, large values go through shared
+    memory when the replica is on this machine.
     """
 
-    def __init__(self, address: str, settings: WireSettings, told: Callable[[str, Any], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        settings: WireSettings,
+        told: Callable[[str, Any], None],
+        memory: Memory | None = None,
+    ) -> None:
         self.address = address
         self.state: State = "connecting"
         self.epoch = 0
         self.carrier: Carrier | None = None
         self._settings = settings
         self._told = told
+        self._memory = memory
         self._why: ChainsError = Unavailable(f"{address} was not reached yet")
         self._waiting: list[asyncio.Future[Carrier]] = []
         self._task = asyncio.get_running_loop().create_task(self._keep(), context=Context())
@@ -91,6 +101,7 @@ class Connection:
                 self.carrier = None
                 if not self._closed():
                     self.state = "down"
+                    self._told("down", None)
                 if carrier is not None:
                     carrier.lose(self._why.message)
                 self._settle()
@@ -99,8 +110,9 @@ class Connection:
 
     async def _session(self) -> None:
         """One connection, from the dial to its end."""
-        link = Link(self._settings, None, self._heard)
         id = secrets.token_hex(16)
+        sharing = Sharing(self._memory, id) if self._memory is not None else None
+        link = Link(self._settings, None, self._heard, sharing)
         metadata = (("authorization", f"Bearer {self._settings.token}"), ("chains-connection", id))
         async with self._channel() as channel:
             main = channel.stream_stream(CONNECT)(metadata=metadata)
@@ -116,6 +128,8 @@ class Connection:
                     raise ProtocolError(
                         f"{self.address} does not greet", mend="is a chainlet's replica listening there?"
                     )
+                if sharing is not None:
+                    link.carrier.urge(sharing.offer())
                 beside = channel.stream_stream(BULK)(metadata=metadata)
                 lanes = [asyncio.ensure_future(link.run(main)), asyncio.ensure_future(link.run_bulk(beside))]
                 self._settle()

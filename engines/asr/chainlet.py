@@ -63,6 +63,7 @@ class Asr:
 
     async def recognise(self, audio: Audio) -> Text:
         """The text of a whole recording; "" where nobody speaks."""
+        _note("chains.audio_s", audio.seconds)
         samples = to_16k(audio.to_float(), audio.rate)
         found = await asyncio.to_thread(self._model.transcribe, samples, self._hints)
         return Text(found.text, role="user", turn=audio.turn, end_ms=1000 * audio.seconds)
@@ -134,6 +135,7 @@ class _Hearing:
             while self._tasks:
                 await asyncio.gather(*self._tasks)
         finally:
+            _note("chains.audio_s", round(position / 1000, 3))
             await self.out.put(None)
 
     async def close(self, reader: asyncio.Task[None]) -> None:
@@ -180,6 +182,13 @@ def _account(name: str) -> AbstractContextManager[None]:
     """Name the work in the hop's account; outside of a call (the class used by itself) there is none."""
     scope = current_or_none()
     return scope.work(name) if scope is not None and scope.hop is not None else nullcontext()
+
+
+def _note(name: str, value: float) -> None:
+    """For the span of the running hop, if there is one."""
+    scope = current_or_none()
+    if scope is not None and scope.hop is not None:
+        scope.note(name, value)
 
 
 def _message(transcript: Transcript) -> Heard:

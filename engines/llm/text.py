@@ -1,4 +1,4 @@
-"""Between text and tokens: chat templates, streamed detokenising, stop strings, typed results."""
+"""What becomes of the tokens that a model writes: streamed text, stop strings, typed results."""
 
 from __future__ import annotations
 
@@ -6,42 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import TypeAdapter, ValidationError
-
-from engines.llm.errors import ModelBroken, ResultInvalid, SettingInvalid
-from engines.llm.seam import Message, Prompt
+from engines.llm.errors import ResultInvalid
 
 T = TypeVar("T")
 
 HALF = "\ufffd"
 WINDOW = 16
 LONGEST_CHARACTER = 4  # tokens, each at least a byte
-
-
-def render(tokenizer: Any, prompt: Prompt, *, reply: bool = True) -> list[int]:
-    """Token ids of a prompt: messages by the model's chat template (with the reply opened), text, or ids as is."""
-    if isinstance(prompt, str):
-        return list(tokenizer.encode(prompt))
-    if all(isinstance(token, int) for token in prompt):
-        return [int(token) for token in prompt if isinstance(token, int)]
-    messages = [_message(message) for message in prompt]
-    if not getattr(tokenizer, "chat_template", None):
-        raise ModelBroken(
-            "this model has no chat template", mend="use an instruct model, or pass the prompt as a plain string"
-        )
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply)
-    return list(tokenizer.encode(text, add_special_tokens=False))
-
-
-def _message(message: object) -> Message:
-    if isinstance(message, dict) and isinstance(message.get("content"), str):
-        role = message.get("role")
-        if role in ("system", "user", "assistant"):
-            return Message(role=role, content=message["content"])
-    raise SettingInvalid(
-        f"{type(message).__name__} is no message",
-        mend='write {"role": "system" | "user" | "assistant", "content": "..."}',
-    )
 
 
 class Detokenizer:
@@ -134,6 +105,8 @@ def parse(text: str, kind: type[T] | Any) -> T:
         return text.strip()  # type: ignore[return-value]
     if get_origin(kind) is Literal:
         return _parse_literal(text, get_args(kind))  # type: ignore[no-any-return]
+    from pydantic import TypeAdapter, ValidationError  # here: the rest of this module serves where it is not installed
+
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     value = _first_json(text, describe(kind))
     try:

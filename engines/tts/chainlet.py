@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from chains import Audio, Limits, Resources, Text, chainlet
+from chains.call import current_or_none
 from chains.errors import ModelError, SettingError
 from engines.tts.model import TtsModelError, Voice, load_voice, speak
 from engines.tts.stream import Clause, ClauseSplitter, SoundSettings, TtsSettingsError
@@ -60,14 +61,15 @@ class Tts:
         """
         splitter = ClauseSplitter()
         turn = 0
+        said = _Said()
         async for piece in text:
             if isinstance(piece, Text):
                 turn = piece.turn
             for clause in splitter.push(piece if isinstance(piece, str) else piece.text):
-                for frame in await asyncio.to_thread(self._clause, clause, turn):
+                for frame in said.noted(await asyncio.to_thread(self._clause, clause, turn)):
                     yield frame
         for clause in splitter.finish():
-            for frame in await asyncio.to_thread(self._clause, clause, turn):
+            for frame in said.noted(await asyncio.to_thread(self._clause, clause, turn)):
                 yield frame
 
     async def say(self, text: str) -> AsyncIterator[Audio]:
@@ -84,3 +86,19 @@ class Tts:
             Audio(np.ascontiguousarray(frame.samples), self._rate or self._voice.rate, turn, frame.text)
             for frame in speak(self._voice, clause, self._sound, rate=self._rate)
         ]
+
+
+class _Said:
+    """Notes how much was made of a text, for the span of the running hop."""
+
+    def __init__(self) -> None:
+        self._characters, self._seconds = 0, 0.0
+
+    def noted(self, frames: list[Audio]) -> list[Audio]:
+        self._characters += sum(len(frame.text) for frame in frames)
+        self._seconds += sum(frame.seconds for frame in frames)
+        scope = current_or_none()
+        if scope is not None and scope.hop is not None:
+            scope.note("chains.characters", self._characters)
+            scope.note("chains.audio_s", round(self._seconds, 3))
+        return frames

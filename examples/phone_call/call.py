@@ -21,7 +21,8 @@ from examples.phone_call.facts import Facts
 from examples.phone_call.mind import Mind
 
 CLINIC = read_clinic()
-MODEL = os.environ.get("CLINIC_LLM") or "default"  # a Hugging Face directory or a .gguf file: one setting away
+MODEL = os.environ.get("CLINIC_LLM") or "default-moe"  # a Hugging Face directory or a .gguf file: one setting away
+PRECISION = os.environ.get("CLINIC_PRECISION") or "int8"  # twice as quick on a CPU; on a GPU write "auto"
 NAMES = sorted({service.doctor for service in CLINIC.booking.services.values()})
 
 
@@ -32,7 +33,9 @@ class PhoneCall:
     vad: Vad = depends(Vad, end_ms=320)
     asr: Asr = depends(Asr, hotwords=[CLINIC.name, *NAMES], partial_ms=0)
     facts: Facts = depends(Facts, timeout=20.0)
-    llm: LLM = depends(LLM, model=MODEL, timeout=20.0, first=10.0)  # then the caller hears an apology, not silence
+    # No first word after 10 seconds: then the caller hears an apology, not silence. Answers repeat their facts: guess.
+    llm: LLM = depends(LLM, model=MODEL, precision=PRECISION, guesses=4, timeout=20.0, first=10.0)
+    loading: LLM = depends(LLM, model=MODEL, precision=PRECISION, guesses=4, timeout=180.0)  # the same, while it loads
     tts: Tts = depends(Tts)
 
     def __init__(self, patience: float = 12.0) -> None:
@@ -41,7 +44,7 @@ class PhoneCall:
     async def warm(self) -> None:
         """What every prompt begins with is computed before the first caller waits for it; the records are ready."""
         await records.check()
-        await remote(self.llm.remember(prompts.intent_prefix()))
+        await remote(self.loading.remember(prompts.intent_prefix()))
         await remote(self.llm.prepare(prompts.reply_prefixes(CLINIC)))  # while the greeting is said
         labels = list(prompts.LABELS)
         await remote(self.llm.score(prompts.intent("Hello."), labels, prompts.intent("")))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,19 @@ from numpy.typing import NDArray
 
 from chains.client import ClientCall, connect
 from chains.client.playback import Playback
-from chains.dsl.graph import load
+from chains.dsl.graph import Graph, load
+from chains.dsl.version import version_of
 from chains.errors import ChainsError, SettingError
 from chains.gateway.audio import check_writable, read, write_wav
 from chains.messages import Audio, Control, Text
-from chains.runtime.deployment import Progress
-from chains.serve import Interrupts, Server
-from chains.spans import table, to_json
+from chains.records.lookup import find
+from chains.records.store import Store
+from chains.runtime.deployment import Progress, ProgressFn, Runtime
+from chains.runtime.inprocess import InProcess
+from chains.serve import Interrupts, Server, recorder
+from chains.spans import Recorder, table, to_json
+from chains.viewer.process import ViewerProcess
+from chains.viewer.settings import ViewerSettings
 from examples.phone_call.records import summary_of
 
 HERE = Path(__file__).parent
@@ -310,29 +317,95 @@ def interruptible(server: Server) -> Iterator[None]:
             raise SystemExit(interrupts.exit_code) from None
 
 
+@contextmanager
+def in_process(graph: Graph, progress: ProgressFn, kept: Recorder) -> Iterator[Runtime]:
+    """All chainlets in this process."""
+    yield InProcess(graph, progress=progress, recorder=kept)
+
+
+@contextmanager
+def in_processes(graph: Graph, progress: ProgressFn, kept: Recorder) -> Iterator[Runtime]:
+    """Each in a process of its own."""
+    from chains.runtime.processes import Processes
+
+    yield Processes(graph, progress=progress, recorder=kept)
+
+
+@contextmanager
+def on_ray(graph: Graph, progress: ProgressFn, kept: Recorder) -> Iterator[Runtime]:
+    """On a Ray cluster of this machine, which lives as long as the call."""
+    from chains.policy.profiles import mapped
+    from chains.runtime.ray_serve import RayServe, RaySettings
+    from chains.runtime.ray_serve.connection import private
+
+    with private() as cluster:
+        graph, _ = mapped(graph, cluster, "laptop")
+        yield RayServe(graph, progress=progress, recorder=kept, settings=RaySettings(bind="127.0.0.1", grace=5.0))
+
+
+RUNTIMES = {"inprocess": in_process, "processes": in_processes, "ray": on_ray}
+
+
+@asynccontextmanager
+async def clinic(arguments: argparse.Namespace, viewer: ViewerProcess | None) -> AsyncIterator[Server]:
+    """The clinic on a free port; what its calls did goes to the viewer."""
+    graph, endpoint = load(str(HERE / "call.py")), viewer.endpoint if viewer is not None else ""
+    kept = recorder(chain=graph.entry, version=version_of(graph), viewer=endpoint)
+    with RUNTIMES[arguments.runtime](graph, progress_line(), kept) as runtime:
+        server = Server(graph, port=0, runtime=runtime, record=arguments.record, viewer=endpoint)
+        with interruptible(server):
+            async with server:
+                yield server
+
+
 async def run(arguments: argparse.Namespace) -> int:
     lines = read_lines(arguments.lines)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in ("call.wav", "call.json"):
         check_writable(arguments.out / name)
-    async with AsyncExitStack() as stack:
-        server: Server | None = None
-        url = arguments.url
-        if not url:
-            server = Server(load(str(HERE / "call.py")), port=0, progress=progress_line())
-            stack.enter_context(interruptible(server))
-            await stack.enter_async_context(server)
-            url = server.url
-        finished = await converse(url, lines, key=arguments.key)
-    spans, summary = None, ""
-    if server is not None:  # it has stopped: what it does after a call is done
-        summary = await summary_of(finished.id)
-        kept = server.runtime.recorder.find(finished.id)
-        if kept is not None:
-            spans = to_json(kept)
-            print(f"\n{table(kept)}\n{LEGEND}")
+    if arguments.url:
+        return tell(arguments, await converse(arguments.url, lines, key=arguments.key), None, "")
+    if arguments.view is False:
+        if arguments.record:
+            raise SettingError("--record needs the store that --no-view leaves out", mend="leave one of them out")
+        async with clinic(arguments, None) as server:
+            finished = await converse(server.url, lines, key=arguments.key)
+        return tell(arguments, finished, server, await summary_of(finished.id))
+    async with ViewerProcess(ViewerSettings()) as viewer:
+        async with clinic(arguments, viewer) as server:
+            if not viewer.failed:
+                print(f"where the call's time goes, while it goes on: {viewer.url}", flush=True)
+            finished = await converse(server.url, lines, key=arguments.key)
+        code = tell(arguments, finished, server, await summary_of(finished.id))
+        page = f"{viewer.url}calls/{finished.id}"
+        if arguments.view and not viewer.failed:
+            print(f"\nwhere its time went: {page} (Ctrl-C ends it)", flush=True)
+            await asyncio.Event().wait()
+    if kept(finished.id, viewer.settings):
+        print(f"\nwhere its time went: chains trace {finished.id}, or on a page: chains view, then {page}")
+    return code
+
+
+def kept(call: str, settings: ViewerSettings) -> bool:
+    """Whether the store has the call."""
+    if not settings.traces.is_file():
+        return False
+    try:
+        with Store.open(settings.traces, readonly=True) as store:
+            find(store.connection, call)
+    except (ChainsError, sqlite3.Error):
+        return False
+    return True
+
+
+def tell(arguments: argparse.Namespace, finished: Finished, server: Server | None, summary: str) -> int:
+    """What is known of a call that is over; the clinic has stopped, so what it does after a call is done."""
+    kept = server.runtime.recorder.find(finished.id) if server is not None else None
+    if kept is not None:
+        print(f"\n{table(kept)}\n{LEGEND}")
+    if server is not None:
         print(f"\nsummary: {summary or '(none)'}")
-    record(finished, arguments.out, spans, summary)
+    record(finished, arguments.out, to_json(kept) if kept is not None else None, summary)
     print(f"\nwrote {arguments.out / 'call.wav'} (caller left, clinic right) and {arguments.out / 'call.json'}")
     return 1 if finished.unanswered else 0
 
@@ -340,9 +413,17 @@ async def run(arguments: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Call the clinic with recorded speech, in real time.")
     parser.add_argument("--url", default="", help="a clinic that runs already; without it one is started here")
+    parser.add_argument("--runtime", choices=RUNTIMES, default="inprocess", help="what the clinic is started in")
     parser.add_argument("--key", default="", help="the bearer key, if the clinic wants one")
     parser.add_argument("--lines", type=Path, default=HERE / "lines" / "lines.yaml", help="what the caller says")
     parser.add_argument("--out", type=Path, default=Path(), help="the folder for call.wav and call.json")
+    parser.add_argument(
+        "--view",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="keep the tracing page after the call, or none",
+    )
+    parser.add_argument("--record", action="store_true", help="keep sound and words of the call with its times")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     arguments = parser.parse_args()
     try:

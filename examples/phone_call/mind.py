@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from chains import Control, Text, remote
+from engines.llm.program import ChainletModel, Talk
 from examples.phone_call import booking, prompts, records
 from examples.phone_call.clinic import Clinic, Topic
 from examples.phone_call.reply import Plan, Reply, Said
@@ -27,14 +29,14 @@ class Mind:
 
     def __init__(self, chain: PhoneCall, clinic: Clinic, call: str) -> None:
         self.chain = chain
+        self.model = ChainletModel(chain.llm)
         self.clinic = clinic
         self.call = call
         self.request: booking.Request | None = None  # the appointment that the caller is being asked about
 
     async def words(self, reply: Reply) -> AsyncIterator[Text]:
         """The reply to what the caller said, as it is written. Three calls of models start side by side."""
-        llm = self.chain.llm
-        labels = remote(llm.score(prompts.intent(reply.heard), list(prompts.LABELS), prompts.intent("")))
+        labels = Talk(self.model, prompts.intent(reply.heard)).score(list(prompts.LABELS), prompts.intent(""))
         found = await remote(self.chain.facts.find(reply.heard))
         likely = self._topic(found.topic)
         answer = self._say(likely, reply.heard)  # begun before the intent is known, which mostly agrees
@@ -84,8 +86,8 @@ class Mind:
         return events
 
     def _say(self, topic: Topic, heard: str) -> AsyncIterator[Text]:
-        sampling = {"max_tokens": 48, "stop": list(prompts.STOPS)}
-        return remote(self.chain.llm.reply(prompts.reply(topic, heard), sampling))
+        talk = Talk(self.model, prompts.reply(topic, heard))
+        return _spoken(talk.stream(max_tokens=48, stop=prompts.STOPS))
 
     def _goes_on(self, intent: prompts.Intent, request: booking.Request, heard: str) -> bool:
         """Whether the words belong to the appointment that is being made."""
@@ -123,16 +125,15 @@ class Mind:
         options = booking.candidates(heard, self.clinic)
         if len(options) < 2:
             return options[0] if options else ""
-        prompt = f"Services: {', '.join(options)}.\nCaller: {heard}\nService:"
-        chosen = await remote(self.chain.llm.choose(prompt, [f" {option}" for option in options]))
-        return chosen.strip()
+        talk = Talk(self.model, f"Services: {', '.join(options)}.\nCaller: {heard}\nService:")
+        return (await talk.choose([f" {option}" for option in options])).strip()
 
     async def _name(self, heard: str, asked: bool) -> str:
         """The caller's name as the model reads it, kept only as far as it was really said and is no day or doctor."""
         low = heard.lower()
         if not asked and not any(sign in low for sign in _NAMING):
             return ""
-        text = await remote(self.chain.llm.complete(prompts.name(heard), {"max_tokens": 12, "stop": ["\n"]}))
+        text = await Talk(self.model, prompts.name(heard)).gen(max_tokens=12, stop="\n")
         said = set(re.findall(r"[\w'-]+", low))
         other = {"i", "i'm", "i'd", "doctor", "dr", "yes", "no", *(day.lower() for day in booking.WEEKDAYS)}
         words = [word for word in re.findall(r"[\w'-]+", text) if word.lower() in said - other and word[:1].isupper()]
@@ -143,9 +144,16 @@ class Mind:
         lines = [(line.role, line.text) for line in said]
         text = ""
         if any(role == "user" for role, _ in lines):
-            sampling = {"max_tokens": 60, "stop": ["\n"]}
             try:
-                text = await remote(self.chain.llm.complete(prompts.summary(lines), sampling))
+                text = await Talk(self.model, prompts.summary(lines)).gen(max_tokens=60, stop="\n")
             except Exception as error:  # the call is filed all the same
                 log.warning("call %s: no summary was written: %s", self.call, type(error).__name__)
         await records.file_call(self.call, len(lines), text.strip())
+
+
+async def _spoken(pieces: AsyncIterator[str]) -> AsyncIterator[Text]:
+    """The words as a voice takes them: pieces that are not final, then an empty one that is."""
+    async with aclosing(cast(Any, pieces)):
+        async for piece in pieces:
+            yield Text(piece, final=False, role="assistant")
+    yield Text("", final=True, role="assistant")

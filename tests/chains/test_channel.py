@@ -251,3 +251,16 @@ def test_size_of_what_holds_itself_is_finite() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert size_of(loop) > 0
+
+
+async def test_a_lease_that_waits_is_woken_for_other_news() -> None:
+    channel: Channel[bytes] = Channel()
+    channel.push(b"x", 7)
+    lease = await channel.lease()
+    assert lease.size() == 7
+    lease.look()
+    waiting = asyncio.ensure_future(lease.news())
+    await asyncio.sleep(0)
+    lease.wake()
+    await asyncio.wait_for(waiting, 1.0)
+    assert not lease.ready() and lease.ahead == 1

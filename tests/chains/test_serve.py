@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from chains.client import connect
 from chains.dsl.graph import Graph, load
 from chains.errors import Cancelled, SettingError, StartError, Unavailable
 from chains.gateway.session import GatewaySettings
-from chains.serve import Server, listen
+from chains.runtime.inprocess import InProcess
+from chains.serve import Server, door, listen
 from chains.serve import serve as serve_until_signal
+from tests.chains.wire.hosted import eventually
 
 Serve = Callable[..., Awaitable[Server]]
 
@@ -61,6 +64,8 @@ def test_a_host_that_is_not_ours(host: str, says: str) -> None:
         ({"port": 70_000}, "port is 70000"),
         ({"max_frame": 0}, "max_frame is 0"),
         ({"idle_seconds": -1.0}, "idle_seconds is -1"),
+        ({"drain_seconds": float("nan")}, "drain_seconds is nan"),
+        ({"ping_seconds": float("inf")}, "ping_seconds is inf"),
         ({"rates": ()}, "rates is empty"),
         ({"keys": ("",)}, "key is empty"),
         ({"max_frames": 5}, "no setting 'max_frames'"),
@@ -210,3 +215,55 @@ async def test_a_forgotten_task_is_told_unless_it_was_cancelled_with_its_call(
     assert await asyncio.wait_for(serving, 5) == 0
     gc.collect()  # a task is found to be forgotten when it is
     assert ("never retrieved" in caplog.text) is told
+
+
+# several behind one port
+
+
+async def test_who_has_come_when_it_leaves_a_port_is_answered_and_told_that_it_was_the_last(graph: Graph) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    async with door(graph, InProcess(graph), port=0) as server, AsyncExitStack() as stack:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        stack.callback(writer.close)
+        writer.write(request)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.write(request)  # on its way when the server leaves
+        others = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)]
+        for other in others:  # none of them has been accepted
+            other.sendall(request)
+        assert await server.leave()
+        rest = await reader.read()
+        answers = [await asyncio.to_thread(_all_of, other) for other in others]
+    for answer in (rest, *answers):
+        assert answer.count(b"HTTP/1.1 200") == 1 and b"connection: close\r\n" in answer
+
+
+def _all_of(other: socket.socket) -> bytes:
+    other.settimeout(10.0)
+    return b"".join(iter(lambda: other.recv(65_536), b""))
+
+
+async def test_one_that_leaves_a_shared_port_ends_its_calls_and_the_other_takes_all_that_is_new(graph: Graph) -> None:
+    async with door(graph, InProcess(graph), port=0) as old, httpx.AsyncClient() as web:
+        assert (await web.get(f"{old.url}/healthz")).json()["calls"] == 0
+        async with connect(old.url) as client, client.call("drip") as line:
+            assert await anext(aiter(line)) == "first"
+            async with door(graph, InProcess(graph), port=old.port, keys=["sesame"]) as new:
+                leaving = asyncio.ensure_future(old.leave())
+                await eventually(old._leaving.is_set)
+                assert (await web.get(f"{old.url}/v1/chain")).status_code == 200, "on its connection to the old one"
+                for _ in range(8):
+                    assert (await web.get(f"{old.url}/v1/chain")).status_code == 401, "only the new one wants a key"
+                await eventually(lambda: old.gateway.draining)
+                assert not leaving.done() and new.settings.keys == ("sesame",)
+                await line.cancel()
+                assert await leaving
+
+
+async def test_a_port_is_shared_only_by_those_who_say_so(graph: Graph) -> None:
+    async with Server(graph, port=0) as alone:
+        with pytest.raises(SettingError, match="is in use"):
+            async with door(graph, InProcess(graph), port=alone.port):
+                pass
+    with pytest.raises(SettingError, match="no setting 'prot'"):
+        door(graph, InProcess(graph), prot=1)

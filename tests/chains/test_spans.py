@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
-import threading
-from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from chains.call import Call, Turn
-from chains.dsl.chainlet import chainlet, depends
-from chains.dsl.graph import build
-from chains.runtime.inprocess import InProcess
+from chains.call import ENDED, HANG_UP, Call, Hop, Turn
 from chains.spans import (
     HOPS,
     TOTAL,
     CallRecord,
-    OtlpExporter,
     Recorder,
     account,
     critical_path,
-    exporter_from_env,
     hop_rows,
+    outcome_of,
     table,
     to_json,
 )
 from chains.testing import FakeClock
-from chains.timing import LoopClock, Timing, Work
+from chains.timing import Timing, Work
 
 T = 100.0  # when the tests' time begins: a moment of 0 is one that has not come
 moments = st.floats(T, T + 10.0)
@@ -188,6 +179,51 @@ def test_hops_are_bounded_over_all_calls() -> None:
     assert recorder.calls[-1].id == "c19"
 
 
+async def test_exporters_are_told_of_a_call_from_its_beginning_to_its_end() -> None:
+    told: list[str] = []
+
+    class Tells:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def opened(self, record: CallRecord) -> None:
+            told.append(f"{self.name} opened {record.id}")
+
+        def hop(self, record: CallRecord, timing: Timing) -> None:
+            told.append(f"{self.name} {timing.label}")
+
+        def turn(self, record: CallRecord, turn: Turn) -> None:
+            assert turn.ended == clock.now() and turn.closed
+            told.append(f"{self.name} turn {turn.number} {turn.reason}")
+
+        def closed(self, record: CallRecord) -> None:
+            assert record.failed == "ValueError"
+            told.append(f"{self.name} closed")
+
+        def flush(self) -> None:
+            told.append(f"{self.name} flushed")
+
+        def close(self) -> None: ...
+
+    clock = FakeClock()
+    recorder = Recorder(clock, exporter=Tells("a"))
+    recorder.attach(Tells("b"))
+    call = call_at(clock, "c")
+    recorder.open(call)
+    async with call.new_turn():
+        pass
+    async with call.new_turn() as turn:
+        turn.cancel("barge-in")
+    bad = hop("Call", 0.0, 1.0)
+    bad.error = "ValueError"
+    recorder.add(bad)
+    recorder.close(call)
+    recorder.flush()
+    mine = [line.removeprefix("a ") for line in told if line.startswith("a ")]
+    assert mine == ["opened c", "turn 1 ", "turn 2 barge-in", "Call.m", "closed", "flushed"]
+    assert [line.removeprefix("b ") for line in told if line.startswith("b ")] == mine
+
+
 # how it is shown
 
 
@@ -263,156 +299,43 @@ def test_json_is_plain_and_its_parts_sum(record: Any) -> None:
     assert data["hops"][0]["parent"] == data["hops"][1]["id"]
 
 
-# export
-
-
-class Received(threading.Thread):
-    """An OTLP receiver on a free port of this machine."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.requests: list[tuple[str, ExportTraceServiceRequest, bytes]] = []
-        received = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                received.requests.append((self.path, ExportTraceServiceRequest.FromString(body), body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def run(self) -> None:
-        self.server.serve_forever(poll_interval=0.01)
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.join()
-
-    @property
-    def spans(self) -> list[Any]:
-        found = [(resource, span) for _, request, _ in self.requests for resource in request.resource_spans
-                 for scope in resource.scope_spans for span in scope.spans]  # fmt: skip
-        return [span for _, span in found]
-
-
-@pytest.fixture
-def receiver() -> Iterator[Received]:
-    receiver = Received()
-    receiver.start()
-    yield receiver
-    receiver.close()
-
-
-@chainlet
-class Mind:
-    async def answer(self, text: str) -> str:
-        if "?" not in text:
-            raise ValueError(f"no question in {text}")
-        return f"an answer to {text}"
-
-
-@chainlet(entry=True)
-class Chat:
-    mind: Mind = depends(Mind)
-
-    async def talk(self, text: str) -> AsyncIterator[str]:
-        yield await self.mind.answer(text)
-
-
-SECRET = "my number is 0171-555"
-
-
-async def converse(recorder: Recorder, clock: LoopClock) -> None:
-    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with (
-        InProcess(build(Chat), clock=clock, recorder=recorder) as runtime,
-        runtime.open_call(id="c1", traceparent=traceparent) as call,
-        call.new_turn(),
-    ):
-        assert [text async for text in runtime.entry.talk(f"{SECRET}?")] == [f"an answer to {SECRET}?"]
-        with pytest.raises(ValueError, match="no question"):
-            await anext(runtime.entry.talk(SECRET))
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-async def test_spans_reach_an_otlp_receiver(
-    receiver: Received, monkeypatch: pytest.MonkeyPatch, compression: str
-) -> None:
-    environ = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-        "OTEL_SERVICE_NAME": "clinic",
-        "OTEL_EXPORTER_OTLP_COMPRESSION": compression,
-    }
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    clock, exporter = LoopClock(), exporter_from_env(environ)
-    assert exporter is not None
-    try:
-        await converse(Recorder(clock, exporter=exporter), clock)
-        check_spans(receiver)
-    finally:
-        exporter.close()
-
-
-def check_spans(receiver: Received) -> None:
-    assert {path for path, _, _ in receiver.requests} == {"/v1/traces"}
-    spans = {span.name: span for span in receiver.spans}
-    assert sorted(span.name for span in receiver.spans) == [
-        "Chat.talk", "Chat.talk", "Mind.answer", "Mind.answer", "call",
-    ]  # fmt: skip
-    assert {span.trace_id.hex() for span in spans.values()} == {"0af7651916cd43dd8448eb211c80319c"}
-    assert spans["call"].parent_span_id.hex() == "b7ad6b7169203331"
-    talks = {span.span_id for span in receiver.spans if span.name == "Chat.talk"}
-    for span in receiver.spans:
-        assert span.end_time_unix_nano >= span.start_time_unix_nano > 1_600_000_000 * 10**9
-        if span.name == "Chat.talk":
-            assert span.parent_span_id == spans["call"].span_id
-        elif span.name == "Mind.answer":
-            assert span.parent_span_id in talks
-    failed = [span for span in receiver.spans if span.status.code == 2]
-    assert {attribute_of(span, "error.type") for span in failed} == {"ValueError"}
-    resource = receiver.requests[0][1].resource_spans[0].resource
-    assert {a.key: a.value.string_value for a in resource.attributes}["service.name"] == "clinic"
-    for _, _, body in receiver.requests:
-        assert b"0171" not in body, "what a caller said stands in no span"
-
-
-def attribute_of(span: Any, key: str) -> str:
-    return str(next(a.value.string_value for a in span.attributes if a.key == key))
+def test_hops_with_long_notes_are_kept_for_fewer_calls() -> None:
+    recorder, clock = Recorder(FakeClock()), FakeClock()
+    for number in range(20):
+        call = Call(clock, id=f"c{number}")
+        recorder.open(call)
+        for _ in range(HOPS + 10 if number == 19 else 60):
+            hop = Timing("h", None, call.id, 0, "N", "m", 1.0)
+            for note in range(64):
+                hop.note(f"n{note}", "x" * 1024)
+            recorder.add(hop)
+    kept = sum(len(record.hops) for record in recorder.calls)
+    assert len(recorder.calls) < 20 and kept == len(recorder.calls[-1].hops) == HOPS, "the call that goes on is kept"
+    recorder.open(Call(clock, id="c19"))
+    assert recorder._hops == 0, "what was counted is taken back, to the last"
 
 
 @pytest.mark.parametrize(
-    ("environ", "asked"),
+    ("reason", "root", "items", "error", "outcome"),
     [
-        ({}, False),
-        ({"OTEL_SERVICE_NAME": "clinic"}, False),
-        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, False),
-        ({"OTEL_SDK_DISABLED": "TRUE", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, False),
-        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces"}, True),
+        (ENDED, "done", 0, "", "done"),
+        (ENDED, "", 0, "", "done"),
+        (ENDED, "cancelled", 3, "", "cancelled"),
+        (ENDED, "error", 3, "ValueError", "error"),
+        (HANG_UP, "cancelled", 3, "", "done"),
+        (HANG_UP, "cancelled", 0, "", "cancelled"),
+        (HANG_UP, "done", 0, "", "done"),
+        (HANG_UP, "", 0, "", "cancelled"),
+        (HANG_UP, "error", 3, "ValueError", "error"),
+        ("deadline: the call ran out of time", "cancelled", 3, "", "cancelled"),
+        ("the server is shutting down", "cancelled", 3, "", "cancelled"),
     ],
 )
-def test_export_is_asked_for_by_the_standard_variables_alone(environ: dict[str, str], asked: bool) -> None:
-    exporter = exporter_from_env(environ)
-    try:
-        assert isinstance(exporter, OtlpExporter) == asked
-    finally:
-        if exporter is not None:
-            exporter.close()
-
-
-async def test_nothing_is_exported_unasked(receiver: Received) -> None:
-    clock = LoopClock()
-    recorder = Recorder(clock, exporter=exporter_from_env({}))
-    await converse(recorder, clock)
-    assert receiver.requests == []
-    assert len(recorder.calls[0].hops) == 4, "the account is kept all the same"
+def test_what_became_of_a_call(reason: str, root: str, items: int, error: str, outcome: str) -> None:
+    record = CallRecord(Call(FakeClock()), failed=error)
+    record.call.cancel(reason)
+    if root:
+        with record.call.activate():
+            record.root = Hop(record.call, "Desk", "run", None).timing
+        record.root.outcome, record.root.items_out = root, items
+    assert outcome_of(record) == outcome

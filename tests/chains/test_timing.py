@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chains.errors import InvalidValue
 from chains.testing import FakeClock
 from chains.timing import RECENT, LoopClock, Timing, Wait, Work
 
@@ -213,3 +214,25 @@ async def test_fake_clock_fires_in_order_at_their_own_times() -> None:
     await clock.advance(2.0)
     assert seen == [("a", 101.0), ("b", 103.0)]
     assert clock.pending == 0
+
+
+def test_notes_are_plain_and_bounded() -> None:
+    timing = hop()
+    for name, value in {"a": "text", "b": 3, "c": 0.5, "d": True, "e": ["x", "y"], "f": ()}.items():
+        timing.note(name, value)
+    assert timing.notes == {"a": "text", "b": 3, "c": 0.5, "d": True, "e": ("x", "y"), "f": ()}
+    timing.note("a", "x" * 5_000)
+    timing.note("g", "broken \ud800")
+    assert timing.notes["a"] == "x" * 1024 and timing.notes["g"] == "broken ?"
+    for number in range(100):
+        timing.note(f"n{number}", number)
+    timing.note("b", 4)
+    assert len(timing.notes) == 64 and timing.notes["b"] == 4, "those that are there can still change"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("", 1), ("x" * 129, 1), ("é", 1), (3, 1), ("a", None), ("a", [1]), ("a", b"x")]
+)
+def test_a_note_that_no_span_can_hold_is_an_error(name: Any, value: Any) -> None:
+    with pytest.raises(InvalidValue, match="give"):
+        hop().note(name, value)

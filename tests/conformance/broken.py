@@ -22,6 +22,7 @@ from chains.runtime.deployment import ReplicaLoad
 from chains.runtime.drive import Line
 from chains.runtime.inprocess import InProcess
 from chains.runtime.replica import Replica
+from chains.testing.harness import AT_ONCE
 from chains.timing import LoopClock, Timer
 
 
@@ -300,7 +301,7 @@ class HoldLoses(Breaking):
 
 class _Briefly(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
-        return super().wait(1.2)
+        return super().wait(AT_ONCE + 0.2)
 
 
 class _Inline(Replica):

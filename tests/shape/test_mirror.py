@@ -22,13 +22,28 @@ UNMIRRORED: dict[str, str] = {
     "chains/dsl/values.py": "test_signature.py",
     "chains/runtime/host.py": "test_processes.py: what it is for; tests/chains/wire/hosted.py is made of it",
     "chains/wire/link.py": "test_stub.py, test_server.py: both ends of it on real sockets",
-    "engines/llm/choice.py": "test_reference.py: shares of choices are those of running each alone",
+    "engines/layers/attention.py": "test_decoder.py: ranks; llm/models/test_parity.py: each family",
+    "engines/layers/errors.py": "test_precision.py",
+    "engines/layers/inputs.py": "numbers alone",
+    "engines/layers/loading.py": "test_decoder.py: ranks, what is missing; llm/models/test_fp8.py: every precision",
+    "engines/layers/moe.py": "tests/engines/llm/models/test_parity.py, test_fp8.py, test_chains_upcycled.py",
+    "engines/layers/tensors.py": "types alone",
     "engines/llm/commands.py": "test_fetch.py",
-    "engines/llm/decoder.py": "test_reference.py: the fused forward computes what the library computes",
     "engines/llm/errors.py": "test_chainlet.py, test_config.py, test_fetch.py",
-    "engines/llm/loading.py": "test_reference.py: missing and broken files",
-    "engines/llm/prefixes.py": "test_speculative.py, test_reference.py",
+    "engines/llm/fit_report.py": "test_fit.py",
+    "engines/llm/link.py": "test_engine.py: the loop in a thread; test_process.py: in a process",
+    "engines/llm/messages.py": "test_process.py: each crosses the wire as it is",
+    "engines/llm/models/deepseek_v2.py": "test_parity.py",
+    "engines/llm/models/deepseek_v3.py": "test_parity.py",
+    "engines/llm/models/llama.py": "test_parity.py",
+    "engines/llm/models/qwen2.py": "test_parity.py",
+    "engines/llm/models/qwen3.py": "test_parity.py",
+    "engines/llm/models/qwen3_moe.py": "test_parity.py",
+    "engines/llm/openai.py": "test_server.py: every request as clients send it",
+    "engines/llm/replies.py": "test_server.py: answers and chunks as the official client reads them",
     "engines/llm/seam.py": "types alone",
+    "engines/llm/streaming.py": "test_server.py: streams, several prompts, clients that leave",
+    "engines/weights/errors.py": "every test file beside where it would be",
 }
 
 
@@ -38,3 +53,10 @@ def test_each_module_has_its_test_file() -> None:
     missing = {file for file, test in expected.items() if not (ROOT / test).exists()}
     assert not missing - set(UNMIRRORED), "write the test file, tests/.../test_NAME.py"
     assert not set(UNMIRRORED) - missing, "take these off UNMIRRORED"
+
+
+def test_only_the_conftest_at_the_root_decides_over_the_whole_session() -> None:
+    """Such a hook in a folder is given every test of the session, and could skip them all."""
+    below = [path for path in (ROOT / "tests").rglob("conftest.py") if path.parent != ROOT / "tests"]
+    hooks = ("def pytest_collection", "def pytest_itemcollected", "def pytest_runtest", "def pytest_ignore_collect")
+    assert below and not [name(path) for path in below if any(hook in path.read_text() for hook in hooks)]

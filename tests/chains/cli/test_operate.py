@@ -82,6 +82,106 @@ def test_run_shows_progress_serves_and_ends_on_ctrl_c() -> None:
     assert "Traceback" not in rest and "soup" not in rest.lower()
 
 
+OWN = """
+import os
+from chains import Autoscaling, Environment, chainlet, depends
+
+@chainlet(environment=Environment(pip=["six"], env={"MODE": "fast"}))
+class Worker:
+    async def pid(self) -> tuple[int, str]:
+        return os.getpid(), os.environ.get("MODE", "")
+
+@chainlet(scaling=Autoscaling(min=2, max=4))
+class Twin:
+    async def run(self) -> None: ...
+
+@chainlet(entry=True, scaling=Autoscaling(min=0, max=2))
+class Front:
+    worker: Worker = depends(Worker)
+    twin: Twin = depends(Twin)
+    async def run(self) -> tuple[int, int, str]:
+        return os.getpid(), *(await self.worker.pid())
+"""
+
+
+def test_run_with_a_process_for_each_replica_and_what_is_not_kept(tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    with running(str(file), "--port", "0", "--processes") as (process, lines):
+        url = re.search(r"http://127\.0\.0\.1:\d+", lines[-1])
+        assert url, lines
+        front, worker, mode = httpx.post(f"{url[0]}/v1/call/run", json={}, timeout=30).json()["result"]
+        assert len({front, worker, process.pid}) == 3 and mode == "fast"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert any("note: Worker runs without packages of its own (six)" in line for line in lines)
+    assert not any("without its variables" in line for line in lines)
+    assert {f"Twin#{n}" for n in (0, 1)} == {line.split()[2] for line in lines if "Twin#" in line and "ready" in line}
+    assert any("note: Twin does not scale up to 4 replicas; chains deploy does that" in line for line in lines)
+    assert any("note: Front does not scale up to 2 replicas" in line for line in lines)
+    with running(str(file), "--port", "0") as (process, lines):
+        assert any("note: Worker runs without its variables MODE; --processes sets them" in line for line in lines)
+        assert any("note: Twin has 1 replica and not 2; --processes starts them" in line for line in lines)
+
+
+def _ends(process: subprocess.Popen[str]) -> str:
+    """What it still says after Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    rest = process.stdout.read()
+    assert process.wait(20) == 0
+    return rest
+
+
+def test_run_gives_one_link_under_which_each_call_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / "traces.sqlite")
+    options = ("--port", "0", "--view-port", "0", "--traces", store, "--version-name", "blue")
+    with running(PARLOUR, *options) as (process, lines):
+        assert process.stdout is not None
+        link = re.search(r"http://127\.0\.0\.1:\d+/", _until("where each call's time went", process.stdout))
+        found = re.search(r"http://127\.0\.0\.1:\d+", lines[-1])
+        assert link and found
+        assert httpx.get(link[0], timeout=30).headers["content-type"].startswith("text/html")
+        assert httpx.post(f"{found[0]}/v1/call/shout", json={"text": "soup"}).json() == {"result": "SOUP"}
+        rest = _ends(process)
+    assert "Traceback" not in rest and "recorded" not in rest
+    assert main(["trace", "--traces", store, "--version", "blue", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["chain"], row["method"], row["outcome"]) == ("Parlour", "Parlour.shout", "done")
+    assert not row["recorded"]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(link[0])
+
+
+def test_run_without_a_page_starts_nothing_and_keeps_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "traces.sqlite"
+    with running(PARLOUR, "--port", "0", "--no-view", "--traces", str(store)) as (process, _):
+        rest = _ends(process)
+    assert "where each call" not in rest and not store.exists()
+
+
+def test_run_sends_to_the_viewer_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAINS_VIEWER", "http://127.0.0.1:9")
+    with running(PARLOUR, "--port", "0") as (process, _):
+        rest = _ends(process)
+    assert "where each call's time went: http://127.0.0.1:9/" in rest
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--no-view", "--record"], "--record needs the store that --no-view leaves out"),
+        (["--redact", "a:b"], "--redact without --record"),
+    ],
+)
+def test_what_cannot_be_kept_is_told_before_anything_loads(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", PARLOUR, *options]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_run_on_a_port_in_use_says_so_before_anything_loads() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ import pytest
 
 from chains.dsl.chainlet import chainlet, depends
 from chains.dsl.graph import Edge, build, load
-from chains.dsl.specs import Autoscaling, CallOptions, Limits, Resources
+from chains.dsl.specs import Autoscaling, CallOptions, Environment, Limits, Placement, Resources
 from chains.errors import GraphError
 from chains.messages import Audio, Control, Text
 
@@ -408,3 +408,46 @@ def test_a_model_may_be_annotated_any() -> None:
             return text
 
     assert build(Desk).nodes["Desk"].edges["facts"].target == "Facts"
+
+
+def test_uses_that_are_placed_otherwise_or_need_another_environment_are_other_nodes() -> None:
+    @chainlet(environment=Environment(pip=["torch"]))
+    class Model:
+        def answer(self, text: str) -> str:
+            return text
+
+    @chainlet(entry=True)
+    class Front:
+        one: Model = depends(Model)
+        same: Model = depends(Model, placement=Placement())
+        near: Model = depends(Model, placement=Placement(with_caller=True))
+        other: Model = depends(Model, environment=Environment(env={"API_KEY": "abc", "MODE": "fast"}, secrets=["HF"]))
+
+        async def run(self, text: str) -> str:
+            return text
+
+    graph = build(Front)
+    assert list(graph.nodes) == ["Model", "Model.near", "Model.other", "Front"]
+    assert graph.nodes["Model.near"].spec.environment.pip == ("torch",)
+    nodes = graph.to_json()["nodes"]
+    assert nodes["Model.near"]["placement"] == {"prefer": "spread", "per_node": 0, "with_caller": True}
+    assert nodes["Model.other"]["environment"] == {
+        "pip": [],
+        "env": {"API_KEY": "...", "MODE": "'fast'"},
+        "secrets": ["HF"],
+    }
+    text = graph.text()
+    assert "1 replica, with its caller, pip torch]" in text and "env API_KEY MODE HF]" in text
+    assert "abc" not in text + json.dumps(graph.to_json())
+
+
+def test_an_entry_has_no_caller_to_be_with() -> None:
+    @chainlet(entry=True, placement=Placement(with_caller=True))
+    class Front:
+        async def run(self, text: str) -> str:
+            return text
+
+    with pytest.raises(
+        GraphError, match="is the entry, which no chainlet calls, and has with_caller=True; leave it out"
+    ):
+        build(Front)

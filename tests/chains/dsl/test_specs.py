@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chains.dsl.specs import Autoscaling, Batching, CallOptions, Limits, Resources
+from chains.dsl.specs import Autoscaling, Batching, CallOptions, Environment, Limits, Placement, Resources
 from chains.errors import SettingError
 
 
@@ -17,6 +17,8 @@ def test_defaults() -> None:
     assert Autoscaling() == Autoscaling(1, 1, 8.0, 100.0, 2.0, 30.0, 0)
     assert Limits() == Limits(running=32, queued=64)
     assert CallOptions() == CallOptions(timeout=60.0, first=None, idle=None, retries=1, window=262_144)
+    assert Placement() == Placement(prefer="spread", per_node=0, with_caller=False)
+    assert Environment() == Environment(pip=[], env={}, secrets=())
     assert Batching() == Batching(size=8, wait_ms=5.0)
 
 
@@ -63,6 +65,18 @@ def test_memory_in_bytes(memory: str, size: int) -> None:
         (CallOptions, {"idle": "2"}, "CallOptions(idle='2')"),
         (CallOptions, {"retries": -1}, "CallOptions(retries=-1)"),
         (CallOptions, {"window": 0}, "CallOptions(window=0)"),
+        (CallOptions, {"hedge": 5.0, "timeout": 1.0}, "asks a second replica when the time is up; write hedge=0.25"),
+        (Resources, {"gpus": 1.5}, "more than one GPU and a part of another; write a part of one, e.g. gpus=0.5"),
+        (Placement, {"prefer": "near"}, 'Placement(prefer=\'near\') is not "spread" or "pack"; write prefer='),
+        (Placement, {"per_node": -1}, "Placement(per_node=-1) is not a whole number of at least 0"),
+        (Placement, {"per_node": 101}, "Placement(per_node=101) is not at most 100"),
+        (Placement, {"with_caller": "yes"}, "is not True or False; write with_caller=True"),
+        (Environment, {"pip": "torch"}, "Environment(pip='torch') is not a list of texts; write pip=[\"torch"),
+        (Environment, {"pip": [1]}, "is not a list of texts"),
+        (Environment, {"secrets": "HF_TOKEN"}, 'write secrets=["HF_TOKEN"]'),
+        (Environment, {"env": {"A": 1}}, "is not a dict of texts"),
+        (Environment, {"env": {"A B": "1"}}, "names 'A B', which is no name of a variable"),
+        (Environment, {"env": {"A": "1"}, "secrets": ["A"]}, "has A in env and in secrets; leave it in one of them"),
         (Batching, {"size": 0}, "Batching(size=0)"),
         (Batching, {"wait_ms": -1}, "Batching(wait_ms=-1)"),
     ],

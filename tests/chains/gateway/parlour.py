@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chains import Audio, Control, Tensor, Text, chainlet, current
+from chains import Audio, Control, Tensor, Text, Tokens, chainlet, current
 
 
 @dataclass
@@ -71,6 +71,10 @@ class Parlour:
     async def words(self, words: AsyncIterator[Text]) -> AsyncIterator[Text]:
         async for word in words:
             yield Text(word.text.upper(), turn=word.turn)
+
+    async def anything(self, things: AsyncIterator[Text | Control | Tokens]) -> AsyncIterator[Text | Control | Tokens]:
+        async for thing in things:
+            yield thing
 
     async def count(self, to: int) -> AsyncIterator[int]:
         for number in range(to):

@@ -34,6 +34,21 @@ async def test_json_in_and_out(serve: Serve) -> None:
     assert answer.headers["x-call-id"]
 
 
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_the_callers_trace_goes_on_and_the_answer_names_the_calls_span(serve: Serve, accept: str) -> None:
+    server = await serve()
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    headers = {"traceparent": f"00-{trace}-{span}-00", "tracestate": "vendor=1", "accept": accept}
+    answer = await post(server, "shout", {"text": "soup"}, headers=headers)
+    call = server.runtime.recorder.calls[-1].call  # type: ignore[attr-defined]  # in-process, as every server here
+    assert (call.trace_id, call.parent_span, call.sampled, call.tracestate) == (trace, span, False, "vendor=1")
+    assert answer.headers["x-call-id"] == call.id
+    assert answer.headers["traceresponse"] == f"00-{trace}-{call.span:016x}-00"
+    await post(server, "shout", {"text": "soup"}, headers={"traceparent": "junk", "tracestate": "vendor=1"})
+    call = server.runtime.recorder.calls[-1].call  # type: ignore[attr-defined]
+    assert call.trace_id != trace and (call.parent_span, call.sampled, call.tracestate) == ("", True, "")
+
+
 BAD_INPUT: list[tuple[str, dict[str, Any], int, str, str]] = [
     ("shout", {"json": {}}, 422, "InvalidValue", "misses the argument 'text'"),
     ("shout", {"json": {"text": 5}}, 422, "InvalidValue", "int 5"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from chains.serve import Server
+from chains.spans import outcome_of
+from tests.chains.wire.hosted import eventually
 
 Serve = Callable[..., Awaitable[Server]]
 HEADER = "<BBBBIII"
@@ -464,3 +467,37 @@ async def test_200_hang_ups_leave_no_call_and_no_task(serve: Serve, watched: Any
         await asyncio.sleep(0.01)
     assert not left
     assert all(load.running == 0 for load in server.runtime.load())
+
+
+async def _ended(server: Server) -> tuple[str, str]:
+    """(what became of the last call, why)"""
+    await eventually(lambda: not server.gateway.calls)
+    record = server.gateway.runtime.recorder.calls[-1]
+    return outcome_of(record), record.call.reason
+
+
+async def test_to_hang_up_is_how_a_conversation_ends_and_how_one_is_broken_off(serve: Serve, watched: Any) -> None:
+    server = await serve()
+    async with dial(server, "/v1/call/drip") as socket:
+        await opened(socket)
+        await until(socket, "item")
+    assert await _ended(server) == ("done", "hang-up")
+    async with dial(server, "/v1/call/nap") as socket:
+        await opened(socket)
+        await asyncio.wait_for(watched.event(watched.began, "nap").wait(), 5)
+    assert await _ended(server) == ("cancelled", "hang-up"), "nobody has got what was asked for"
+    async with dial(server, "/v1/call/drip") as socket:
+        await opened(socket)
+        await until(socket, "item")
+        await send(socket, type="cancel", reason="enough")
+        await until(socket, "cancelled")
+    assert await _ended(server) == ("cancelled", "enough")
+    async with dial(server, "/v1/call/shout") as socket:
+        await opened(socket, arguments={"text": "a"})
+        await until(socket, "done")
+    assert await _ended(server) == ("done", "the call ended"), "who was told of the end hangs up on nothing"
+    calls = [
+        line for line in server.gateway.metrics.text().decode().splitlines() if "call_duration_seconds_count" in line
+    ]
+    found = {re.search('outcome="([^"]+)"', line)[1]: float(line.split()[-1]) for line in calls}  # type: ignore[index]
+    assert found == {"hang-up": 2, "cancelled": 1, "done": 1}

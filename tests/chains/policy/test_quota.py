@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from itertools import pairwise
@@ -266,6 +267,14 @@ def test_a_tenant_with_calls_waiting_is_served_every_third_time(tenants: list[st
         ({"weight": math.inf}, Quota),
         ({"share": 0}, Quota),
         ({"share": 1.1}, Quota),
+        ({"dedicated": -1}, Quota),
+        ({"dedicated": 1.5}, Quota),
+        ({"dedicated": True}, Quota),
+        ({"weight": "2"}, Quota),
+        ({"tenants": [1]}, Quotas),
+        ({"tenants": {"a": 1}}, Quotas),
+        ({"default": 0.5}, Quotas),
+        ({"default": Quota(dedicated=1)}, Quotas),
         ({"reserve": -0.1}, Quotas),
         ({"aging": -1}, Quotas),
         ({"aging": math.nan}, Quotas),
@@ -275,6 +284,12 @@ def test_a_tenant_with_calls_waiting_is_served_every_third_time(tenants: list[st
 def test_settings_that_make_no_sense(settings: dict[str, Any], kind: type) -> None:
     with pytest.raises(SettingError, match="write "):
         kind(**settings)
+
+
+def test_quotas_are_the_same_after_a_way_as_plain_data() -> None:
+    quotas = Quotas(Quota(2.0), {"clinic": Quota(share=0.5, dedicated=2)}, reserve=0.25, aging=math.inf)
+    assert Quotas.read(json.loads(json.dumps(quotas.plain()))) == quotas
+    assert quotas.dedicated == {"clinic": 2}
 
 
 # a flood

@@ -12,38 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated.routing import Cluster, Setup, waits
 from chains.errors import SettingError
-from chains.policy.routing import Load, Peer, Router, Routing, Wish, choose, dedicate
-
-
-@pytest.mark.parametrize(
-    ("loads", "preferred", "chosen"),
-    [
-        ([], None, None),
-        ([-1, -1], None, None),
-        ([3, 1, 2], None, 1),
-        ([1, 1], None, 0),
-        ([-1, 9], None, 1),
-        ([2, 0], 0, 0),  # the one that it had before, while it is at most two calls above the best
-        ([3, 0], 0, 1),
-        ([-1, 5], 0, 1),  # which takes nothing now
-        ([1, 2], 7, 0),  # which is gone
-    ],
-)
-def test_choice(loads: list[int], preferred: int | None, chosen: int | None) -> None:
-    assert choose(loads, preferred) == chosen
-
-
-@given(st.lists(st.integers(-1, 20)), st.none() | st.integers(-3, 12), st.integers(0, 5))
-def test_the_choice_takes_calls_and_is_near_the_least(loads: list[int], preferred: int | None, slack: int) -> None:
-    index = choose(loads, preferred, slack)
-    takers = [load for load in loads if load >= 0]
-    if index is None:
-        assert not takers
-    else:
-        assert 0 <= loads[index] <= min(takers) + (slack if index == preferred else 0)
-
-
-# the router
+from chains.policy.routing import Load, Peer, Router, Routing, Wish, dedicate
 
 
 def router(*names: str, slots: int = 4, machine: str = "", here: tuple[str, ...] = (), **settings: Any) -> Router:
@@ -82,6 +51,17 @@ def test_own_calls_count_at_once_and_reports_of_others_beside_them() -> None:
     assert made.pick(Wish(), 0.0) == "b"  # one call of somebody else's against three of ours
 
 
+@pytest.mark.parametrize("names", ["ab", "abc", "abcd"])
+def test_of_idle_replicas_each_has_its_part(names: str) -> None:
+    """Also where all of them are compared: else the first would get every call, and be every conversation's."""
+    made = router(*names)
+    homes = Counter[str | None]()
+    for number in range(400):
+        homes += picks(made, 1, Wish(affinity=f"call {number}"))
+    for chosen in (picks(made, 400), homes):
+        assert sorted(map(str, chosen)) == [*names] and min(chosen.values()) > 0.6 * 400 / len(names), chosen
+
+
 def test_the_wait_counts_while_there_is_a_queue() -> None:
     made = router("slow", "fast")
     made.report("fast", Load(running=4, queued=1, wait_ms=20))
@@ -89,6 +69,14 @@ def test_the_wait_counts_while_there_is_a_queue() -> None:
     assert picks(made, 5) == {"fast": 5}
     made.report("slow", Load(running=0, queued=0, wait_ms=400))  # the last one's wait, long ago
     assert picks(made, 5) == {"slow": 5}
+
+
+def test_where_the_first_two_are_full_two_others_are_looked_at() -> None:
+    made = router("a", "b", "c", "d")
+    for name in "abc":
+        made.report(name, Load(running=4, queued=4))
+    made.report("d", Load(running=4, queued=1))
+    assert picks(made, 40) == {"d": 40}
 
 
 def test_interactive_goes_past_the_batch_that_waits() -> None:
@@ -262,7 +250,17 @@ def test_dedication_that_makes_no_sense(counts: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"choices": 0}, {"near": -1}, {"wait_ms": 0}, {"backoff": float("nan")}, {"backoff": 9, "backoff_most": 1}],
+    [
+        {"choices": 0},
+        {"near": -1},
+        {"wait_ms": 0},
+        {"backoff": float("nan")},
+        {"backoff": 9, "backoff_most": 1},
+        {"choices": 2.0},
+        {"choices": True},
+        {"near": "0.5"},
+        {"backoff_most": None},
+    ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="write "):

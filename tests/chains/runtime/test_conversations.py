@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ async def test_work_after_a_hop_runs_in_a_call_of_its_own() -> None:
         hop.after(work)
         mine._after(hop)
     await settle()
-    assert seen == [f"{call.id}/after/{hop.id}"] and not mine._afters
+    assert seen == [f"{call.id}-after-{hop.id}"] and not mine._afters
 
 
 async def test_open_calls_are_cancelled_at_the_end() -> None:
@@ -50,3 +51,12 @@ async def test_open_calls_are_cancelled_at_the_end() -> None:
         assert call.reason == "the runtime stopped"
         await mine._settle(0.0)
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "names", [{"tenant": 5}, {"tenant": "\ud800"}, {"id": "a\nb"}, {"affinity": "x" * 1025}, {"id": b"call"}]
+)
+async def test_names_that_could_not_travel_are_refused_in_every_runtime(names: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="is no name"):
+        async with conversations().open_call(**names):
+            pass

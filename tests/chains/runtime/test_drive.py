@@ -159,8 +159,7 @@ async def test_calls_spread_over_replicas_and_conversations_stay() -> None:
             assert began[0] >= 1, f"but not when the other one is clearly less loaded: {began}"
             second.cancel("done")
             del results, more
-        assert runtime._line is not None
-        assert runtime._line._homes == {}, "a conversation that has ended has no home"
+        assert runtime._nodes["Worker"]._choice._router._homes == {}, "a conversation that has ended has no home"
 
 
 async def test_a_reference_that_is_dropped_in_another_thread_cancels_too() -> None:

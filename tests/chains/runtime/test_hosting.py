@@ -45,14 +45,22 @@ class Foreign:
 
     async def next(self, kind: str) -> Any:
         """The next frame of this kind; others on the way are dropped."""
-        while True:
-            while not self._waiting:
-                batch = await self.call.read()
-                assert batch is not grpc.aio.EOF, await self.call.details()
-                self._waiting = list(batch.frames)
-            frame = self._waiting.pop(0)
-            if frame.WhichOneof("kind") == kind:
-                return getattr(frame, kind)
+        while (frame := await self._frame()).WhichOneof("kind") != kind:
+            pass
+        return getattr(frame, kind)
+
+    async def about(self, number: int) -> Any:
+        """The next frame of this call; others on the way are dropped."""
+        while (frame := await self._frame()).call != number:
+            pass
+        return frame
+
+    async def _frame(self) -> Any:
+        while not self._waiting:
+            batch = await self.call.read()
+            assert batch is not grpc.aio.EOF, await self.call.details()
+            self._waiting = list(batch.frames)
+        return self._waiting.pop(0)
 
 
 def value(plain: Any) -> Any:
@@ -81,6 +89,30 @@ async def test_a_value_for_a_value(foreign: Foreign) -> None:
     end = await foreign.next("end")
     assert (end.kind, end.accepted, plain(end.value)) == (carrier_pb2.End.DONE, True, 7)
     assert end.account.elapsed > 0
+
+
+async def test_a_call_that_waits_for_a_slot_is_said_to_and_begins_once_that_was_taken_back(foreign: Foreign) -> None:
+    for number in range(1, 9):
+        await foreign.open(number, "gated", {"value": number})
+    await foreign.open(9, "echo", {"value": 9})
+    await foreign.next("queued")
+    await foreign.send(1, cancel=carrier_pb2.Cancel())
+    told = [await foreign.about(9) for _ in range(2)]
+    assert [frame.WhichOneof("kind") for frame in told] == ["accepted", "end"], "the first had left before"
+    assert told[0].accepted.queued > 0 and plain(told[1].end.value) == 9
+
+
+async def test_a_call_that_waited_does_not_begin_for_a_caller_that_has_gone(replica: Hosted) -> None:
+    """It may have asked another replica by then."""
+    async with grpc.aio.insecure_channel(replica.server.address) as channel:
+        made = Foreign(carrier_pb2_grpc.CarrierStub(channel))
+        for number in range(1, 9):
+            await made.open(number, "gated", {"value": number})
+        await made.open(9, "gated", {"value": 9})
+        await made.next("queued")
+        made.call.cancel()
+    await eventually(lambda: not replica.replica.running and not replica.replica.waiting)
+    assert replica.replica._instance.counts.get("gated", 0) <= 8
 
 
 async def test_a_stream_flows_while_there_is_credit(foreign: Foreign) -> None:

@@ -137,7 +137,7 @@ async def test_a_slot_given_to_one_that_is_cancelled_goes_to_the_next(running: A
     async with runtime.open_call():
         first, second, third = (runtime.entry.serve(f"{n}") for n in range(3))
         await settle()
-        replica._pass_on()  # the slot goes to the second, which is cancelled before it runs
+        replica._release("")  # the slot goes to the second, which is cancelled before it runs
         second._hop.cancel("gone")
         await settle()
         assert gates.log == ["0", "2"], "the third has it"
@@ -145,7 +145,7 @@ async def test_a_slot_given_to_one_that_is_cancelled_goes_to_the_next(running: A
         assert (await first, await third) == ("0", "2")
         with pytest.raises(Cancelled):
             await second
-        replica._taken += 1  # the slot that was given away above though it was in use
+        assert replica._queue.admit("")  # the slot that was given away above though it was in use
 
 
 async def test_the_wait_in_the_queue_is_told(running: Any) -> None:
@@ -252,7 +252,7 @@ async def test_who_was_given_a_slot_of_a_replica_that_goes_is_refused() -> None:
         replica, gates = desk_of(runtime)
         first, second = runtime.entry.serve("0"), runtime.entry.serve("1")
         await settle()
-        replica._pass_on()
+        replica._release("")
         replica.kill()
         for result in (first, second):
             with pytest.raises(Unavailable):

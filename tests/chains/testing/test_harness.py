@@ -52,6 +52,8 @@ async def test_until_gives_up() -> None:
     assert await until(check, "the third") < 1.0
     with pytest.raises(Broken, match=r"not within 0.01 s: the end"):
         await until(never, "the end", 0.01)
+    with pytest.raises(Broken, match=r"not within 0.01 s: three asks, \[\] left"):
+        await until(never, lambda: f"three asks, {list(answers)} left", 0.01)
 
 
 async def test_promptly_takes_the_best_of_a_few() -> None:
@@ -66,7 +68,7 @@ async def test_promptly_takes_the_best_of_a_few() -> None:
     left, attempt = tries(1.0, 0.01, 9.0)
     await promptly(attempt, "it")  # type: ignore[arg-type]
     assert left == [9.0], "it stops at the first that is good"
-    _, attempt = tries(1.0, 0.2, 0.3)
+    _, attempt = tries(1.0, 0.9, 0.8, 0.2, 0.3)
     with pytest.raises(Broken, match="it took 200 ms; at most 50 ms"):
         await promptly(attempt, "it")  # type: ignore[arg-type]
     assert PROMPT == 0.05

@@ -11,12 +11,13 @@ from chains.runtime.conversations import Conversations
 from chains.runtime.drive import Line
 from chains.runtime.handle import Handle
 from chains.runtime.host import Hosted
-from chains.runtime.remote import Remote, RemoteNode
+from chains.runtime.nodes import Place, RemoteNode
 from chains.spans import Recorder
 from chains.testing.harness import until
 from chains.testing.probes import Entry
 from chains.timing import LoopClock
 from chains.wire.settings import WireSettings, new_token
+from chains.wire.sharing import Memory
 
 GRAPH = build(Entry)
 
@@ -39,10 +40,10 @@ class Caller(Conversations):
     def __init__(self, address: str, settings: WireSettings) -> None:
         clock = LoopClock()
         super().__init__(clock, Recorder(clock))
-        node = GRAPH.nodes["Probe"]
-        self.target = RemoteNode(node)
-        self.remote = Remote(node, "Probe#0", address, settings, clock, self.recorder.add)
-        self.target.remotes["Probe#0"] = self.remote
+        self.memory = Memory.of(settings)
+        self.target = RemoteNode(GRAPH.nodes["Probe"], settings, clock, self.recorder.add, memory=self.memory)
+        self.target.update({"Probe#0": Place(address)})
+        self.remote = self.target.remotes["Probe#0"]
         self.target.opened()
         self.line = Line(None, self.recorder.add, self._after)
         self.probe: Any = Handle(self.target, None, self.line)
@@ -55,12 +56,14 @@ async def calling(address: str, settings: WireSettings) -> AsyncIterator[Caller]
         yield caller
     finally:
         await caller.remote.gone()
+        if caller.memory is not None:
+            caller.memory.close()
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Let everybody else work until `holds`; at most 5 seconds."""
+    """Let everybody else work until `holds`; at most 30 seconds: a busy machine is not broken."""
 
     async def check() -> bool:
         return holds()
 
-    await until(check, "what was waited for")
+    await until(check, "what was waited for", seconds=30.0)

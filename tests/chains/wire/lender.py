@@ -6,7 +6,6 @@ They speak by lines: what they have done on stdout, what they shall do on stdin.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import zlib
@@ -71,7 +70,6 @@ def fork(folder: Path) -> None:
     if os.fork() == 0:
         say("child", pool.put(b"x"), pool.name == "")
         pool.close()
-        signal.pause()
     sys.stdin.readline()
 
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from chains.timing import Timing
-from chains.wire.accounts import account_of, take_over
+from chains.wire.accounts import HOPS, Accounts, shorten, write_account, write_progress
+from chains.wire.pb import carrier_pb2 as pb
+
+
+def account_of(hop: Timing, now: float, hops: list[Timing], streams: Mapping[Timing, int]) -> Any:
+    """What goes back with a hop that ends `now`."""
+    account = pb.Account()
+    write_account(account, hop, now, hops, streams)
+    return account
 
 
 def callee() -> tuple[Timing, Timing, Timing]:
@@ -29,7 +40,7 @@ def test_the_parts_add_up_at_the_caller() -> None:
     account = account_of(hop, 110.0, [deeper, inner], {})
     mine = Timing("9", None, "call", 2, "Relay", "say", 5.0)
     mine.serialise = 0.25
-    made = take_over(mine, account, 17.0, [])
+    made = Accounts(mine).end(account, 17.0, [])
     mine.finish(17.0, "done")
     parts = mine.parts()
     assert sum(parts.values()) == pytest.approx(12.0)
@@ -47,7 +58,7 @@ def test_a_hop_that_goes_on_is_accounted_until_now() -> None:
     open_.accepted = 1.5
     open_.begin_wait(2.0, "input", None, 0)
     mine = Timing("9", None, "call", 0, "Desk", "run", 0.0)
-    [made] = take_over(mine, account_of(hop, 5.0, [open_], {}), 5.0, [])
+    [made] = Accounts(mine).end(account_of(hop, 5.0, [open_], {}), 5.0, [])
     assert (made.outcome, made.ended, made.waited) == ("cancelled", 5.0, 3.0)
     assert sum(made.parts().values()) == pytest.approx(4.0)
 
@@ -57,7 +68,7 @@ def test_an_input_leads_back_to_its_producer() -> None:
     producer, microphone = Timing("", None, "call", 0, "", "", 1.0), Timing("7", None, "call", 0, "Mic", "run", 0.0)
     hop.end_wait(hop.begin_wait(1.0, "input", producer, 0), 2.0)
     mine = Timing("9", None, "call", 0, "Probe", "total", 0.0)
-    take_over(mine, account_of(hop, 3.0, [], {producer: 1}), 4.0, [microphone])
+    Accounts(mine).end(account_of(hop, 3.0, [], {producer: 1}), 4.0, [microphone])
     assert mine.waits[0].on is microphone and mine.waits[0].kind == "input"
 
 
@@ -66,7 +77,46 @@ def test_a_callee_that_claims_more_than_there_was_makes_no_negative_part() -> No
     account = account_of(hop, 1000.0, [], {})
     account.wait = account.queue = account.serialise = 5000.0
     mine = Timing("9", None, "call", 0, "Probe", "say", 0.0)
-    take_over(mine, account, 1.0, [])
+    Accounts(mine).end(account, 1.0, [])
     mine.finish(1.0, "done")
     assert min(mine.parts().values()) >= 0.0
     assert sum(mine.parts().values()) == pytest.approx(1.0)
+
+
+def test_what_is_told_on_the_way_and_what_comes_with_the_end_are_one_tree() -> None:
+    """The inner hop ends after the one that it called, is told after it, and is its parent all the same."""
+    hop, inner, deeper = callee()
+    first, last = pb.Account(), pb.Account()
+    inner.note("tokens", 3)
+    inner.note("reasons", ["stop"])
+    write_progress(first, hop, 106.0, [deeper])
+    write_account(last, hop, 110.0, [inner], {})
+    mine = Timing("9", None, "call", 2, "Relay", "say", 5.0)
+    mine.arrive(5.5, "Relay#0")
+    mine.accepted = 6.5
+    accounts = Accounts(mine)
+    [early] = accounts.progress(first, 12.5)
+    assert early.label == "Deep.say" and (early.span, early.turn) == (deeper.span, 2)
+    assert early.ended - early.opened == pytest.approx(1.0) and early.opened == pytest.approx(9.5)
+    assert not mine.ended and mine.items_in == 0, "it goes on"
+    [late] = accounts.end(last, 17.0, [])
+    assert late.span == inner.span and early.parent is late and late.parent is mine
+    assert late.label == "Probe.say" and late.notes == {"tokens": 3, "reasons": ("stop",)}
+    assert mine.waits[0].on is late
+    again = Timing("8", None, "call", 2, "Relay", "say", 5.0)
+    assert Accounts(again).progress(first, 12.5)[0].opened == pytest.approx(10.5), "as near as its own way says"
+
+
+def test_an_account_fits_into_its_frame() -> None:
+    hop = Timing("1", None, "call", 0, "Relay", "say", 0.0)
+    hops = [Timing(str(number), hop, "call", 0, "Probe", "say", 1.0) for number in range(HOPS)]
+    for one in hops:
+        for number in range(16):
+            one.note(f"note {number}", "x" * 1000)
+        one.finish(2.0, "done")
+    account = pb.Account()
+    write_progress(account, hop, 3.0, hops)
+    shorten(account, 60_000)
+    assert account.ByteSize() <= 60_000 and len(account.hops) == HOPS, "without their notes"
+    shorten(account, 100)
+    assert account.ByteSize() <= 100 and account.elapsed == 3.0

@@ -17,8 +17,8 @@ from chains.wire.segments import MIB, PAGE, Handle, Pool
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    made = Pool(1024 * MIB, tmp_path, least=0)
+def pool(folder: Path) -> Iterator[Pool]:
+    made = Pool(1024 * MIB, folder, least=0)
     yield made
     made.close()
 
@@ -33,8 +33,8 @@ def address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def test_memory_is_used_again_when_nothing_looks_at_it(pool: Pool, tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
+def test_memory_is_used_again_when_nothing_looks_at_it(pool: Pool, folder: Path) -> None:
+    reader = Reader(folder)
     first = got(pool, reader, b"a" * 2 * MIB)
     where, array = address(first), np.frombuffer(first, np.float32)[10:]
     del first
@@ -45,20 +45,22 @@ def test_memory_is_used_again_when_nothing_looks_at_it(pool: Pool, tmp_path: Pat
     assert address(third) == where and third.nbytes == 2 * MIB - 5 and third == b"c" * third.nbytes
 
 
-def test_memory_that_is_kept_is_bounded(pool: Pool, tmp_path: Path) -> None:
-    reader = Reader(tmp_path, keep=4 * MIB)
+def test_memory_that_is_kept_is_bounded(pool: Pool, folder: Path) -> None:
+    reader = Reader(folder, keep=4 * MIB)
     views = [got(pool, reader, bytes(2 * MIB)) for _ in range(4)]
     del views
-    assert sum(len(free) for free in reader._spare._free.values()) == 2
+    assert reader.spare.free == [2 * MIB] * 2
+    got(pool, reader, bytes(3 * MIB))
+    assert reader.spare.free == [3 * MIB], "what was used last is kept, the longest unused makes room"
     assert got(pool, reader, bytes(5 * MIB)).nbytes == 5 * MIB  # too large to be kept
     reader.close()
-    assert not reader._spare._free
+    assert not reader.spare.free
 
 
-def test_mappings_are_bounded(tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
+def test_mappings_are_bounded(folder: Path) -> None:
+    reader = Reader(folder)
     for _ in range(2):
-        pool = Pool(1024 * MIB, tmp_path, least=0)
+        pool = Pool(1024 * MIB, folder, least=0)
         handles = [pool.put(b"x") for _ in range(MAPPINGS // 2 + 10)]
         for handle in handles:
             assert handle is not None and reader.get(handle) == b"x"
@@ -68,8 +70,8 @@ def test_mappings_are_bounded(tmp_path: Path) -> None:
     assert not reader._mappings
 
 
-def test_without_descriptors_it_lets_go_of_what_it_keeps(pool: Pool, tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
+def test_without_descriptors_it_lets_go_of_what_it_keeps(pool: Pool, folder: Path) -> None:
+    reader = Reader(folder)
     handles = [pool.put(b"x") for _ in range(20)]
     for handle in handles[:10]:
         assert handle is not None and reader.get(handle) == b"x"
@@ -88,8 +90,8 @@ def test_without_descriptors_it_lets_go_of_what_it_keeps(pool: Pool, tmp_path: P
             os.close(fd)
 
 
-def test_errors_are_ours(pool: Pool, tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
+def test_errors_are_ours(pool: Pool, folder: Path) -> None:
+    reader = Reader(folder)
     with pytest.raises(ProtocolError, match="both sides must run the same version"):
         reader.get(Handle("/etc/passwd", PAGE, 1, 1))
     with pytest.raises(Unavailable, match="call again"):

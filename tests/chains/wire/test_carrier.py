@@ -15,7 +15,7 @@ from chains.wire import frames
 from chains.wire.carrier import Carrier
 from chains.wire.codec import Encoded, decode, encode
 from chains.wire.pb import carrier_pb2 as pb
-from chains.wire.settings import WireSettings
+from chains.wire.settings import FRAME, WireSettings
 
 TOKEN = "a-token-of-more-than-16"
 
@@ -28,6 +28,9 @@ class Heard:
         self.arguments = arguments
         self.heard: list[Any] = []
         self.values: list[Encoded] = []
+
+    def on_queued(self) -> None:
+        self.heard.append(("queued", None))
 
     def on_accepted(self, queued: float) -> None:
         self.heard.append(("accepted", queued))
@@ -51,6 +54,9 @@ class Heard:
     def on_turn(self, turn: Any) -> None:
         self.heard.append(("turn", turn.number, turn.event))
 
+    def on_account(self, account: Any) -> None:
+        self.heard.append(("account", len(account.hops)))
+
     def on_played(self, turn: int, ms: float) -> None:
         self.heard.append(("played", turn, ms))
 
@@ -66,7 +72,7 @@ class Heard:
 class Pair:
     """A caller's and a replica's carrier; `move` hands over what each has written."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, *, sharing: tuple[Any, Any] = (None, None), **limits: int) -> None:
         self.served: dict[int, Heard] = {}
         self.told: list[str] = []
         settings = WireSettings(TOKEN, **limits)  # type: ignore[arg-type]
@@ -77,8 +83,11 @@ class Pair:
 
         def nothing() -> None: ...
 
-        self.caller = Carrier(settings, nothing, nothing, None, lambda kind, sent: self.told.append(kind))
-        self.replica = Carrier(settings, nothing, nothing, answer, lambda kind, sent: self.told.append(kind))
+        def told(kind: str, sent: Any) -> None:
+            self.told.append(kind)
+
+        self.caller = Carrier(settings, nothing, nothing, None, told, sharing[0])
+        self.replica = Carrier(settings, nothing, nothing, answer, told, sharing[1])
 
     def move(self) -> None:
         for one, other in ((self.caller, self.replica), (self.replica, self.caller)):
@@ -120,6 +129,35 @@ def test_an_end_that_comes_at_once_stands_for_the_acceptance() -> None:
     pair.replica.end(pb.Frame(call=number, end=pb.End(accepted=True)), None)
     pair.move()
     assert port.heard == [("end", frames.DONE)]
+
+
+def test_who_waits_is_told_so_and_its_acceptance_has_left_before_its_code_starts() -> None:
+    pair = Pair()
+    number, port, _ = pair.opened()
+    pair.replica.queued(number)
+    pair.move()
+    pair.replica.accept(number, 0.5)
+    begun: list[bool] = []
+    pair.replica.once_written(lambda: begun.append(not pair.replica.lost))
+    pair.caller.feed(pair.replica.batch())
+    assert port.heard == [("queued", None), ("accepted", 0.5)] and not begun
+    pair.replica.written()
+    pair.replica.written()
+    assert begun == [True], "once, when it was written"
+    pair.replica.once_written(lambda: begun.append(not pair.replica.lost))
+    pair.replica.lose("broke")
+    pair.replica.once_written(lambda: begun.append(not pair.replica.lost))
+    assert begun == [True, False, False], "it learns that nobody heard of it"
+
+
+def test_a_call_has_departed_once_its_open_is_in_a_batch() -> None:
+    pair = Pair()
+    numbers = [pair.caller.open(Heard(), pb.Frame(open=pb.Open(method="say")), {}) for _ in range(2)]
+    assert not any(map(pair.caller.departed, numbers))
+    pair.caller.batch()
+    late = pair.caller.open(Heard(), pb.Frame(open=pb.Open(method="say")), {})
+    pair.caller.lose("broke")
+    assert [pair.caller.departed(number) for number in (*numbers, late)] == [True, True, False]
 
 
 def test_the_calls_take_turns_and_control_goes_first() -> None:
@@ -268,6 +306,18 @@ def test_who_breaks_the_protocol_is_refused(frame: Any) -> None:
 def test_a_replica_opens_no_calls() -> None:
     with pytest.raises(ProtocolError, match="not its place"):
         Pair().caller.feed(frames.framed(pb.Frame(call=1, open=pb.Open())))
+
+
+def test_a_frame_that_is_too_large_ends_the_connection_and_a_batch_of_many_does_not() -> None:
+    pair = Pair()
+    number, _, served = pair.opened()
+    item = pb.Item(stream=1, value=pb.Value(header=encode(0).header, buffers=[b"x" * (FRAME - 64)]))
+    fits = frames.framed(pb.Frame(call=number, item=item))
+    pair.replica.feed(fits * 3)
+    assert len(served.values) == 3
+    item.value.buffers.append(b"x" * 64)
+    with pytest.raises(LimitExceeded, match=r"a frame of 65\d{3} bytes; send at most 65536 in one"):
+        pair.replica.feed(frames.framed(pb.Frame(call=number, item=item)))
 
 
 def test_limits() -> None:

@@ -35,6 +35,13 @@ def test_a_chunk_in_another_order_is_read_too(transfer: int, sizes: list[int], d
     assert (found[0], found[1], bytes(found[2])) == (transfer, sizes, data)
 
 
+@given(st.integers(1, 99), st.binary(max_size=40))
+def test_a_chunk_that_says_where_the_value_lies(transfer: int, header: bytes) -> None:
+    slot = pb.Slot(name="0" * 16, generation=2**63, sizes=[7])
+    number, sizes, data, found = frames.chunk_of(frames.chunk(transfer, (), memoryview(header), slot))
+    assert (number, sizes, bytes(data), found) == (transfer, [], header, slot)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_chunk_or_refused(message: bytes) -> None:
     try:

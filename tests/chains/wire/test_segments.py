@@ -8,31 +8,21 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from shutil import rmtree
 
 import pytest
 
 from chains.wire.borrowing import Reader
-from chains.wire.segments import FILES, FOLDER, MIB, PAGE, SMALLEST, Freed, Handle, Pool, available, sweep
+from chains.wire.segments import FILES, MIB, PAGE, SMALLEST, Freed, Handle, Pool, available, sweep
 from tests.chains.wire.lender import parsed, written
 from tests.shape.tree import ROOT
 
 Program = subprocess.Popen[str]
 Start = Callable[[str], Program]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder of this test's own, in shared memory where the machine has any."""
-    made = Path(tempfile.mkdtemp(prefix="chains-test-", dir=FOLDER if available(least=0) else None))
-    yield made
-    rmtree(made)
 
 
 @pytest.fixture

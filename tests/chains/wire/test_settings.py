@@ -30,6 +30,8 @@ def test_defaults_listen_on_loopback() -> None:
         ({"bind": "*:80"}, "all interfaces"),
         ({"open_calls": 0}, "at least 1"),
         ({"queued_bytes": 1.5}, "at least 1"),
+        ({"direct": "yes"}, "True or False"),
+        ({"shared_bytes": 0}, "at least 1"),
     ],
 )
 def test_refused(changes: dict[str, Any], says: str) -> None:

@@ -25,7 +25,7 @@ async def test_nobody_listens() -> None:
     async with calling("127.0.0.1:9", SETTINGS) as caller, caller.open_call():
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9"):
             await caller.remote.reached()
-        assert caller.remote.pressure == -1
+        assert not caller.remote.open
         with pytest.raises(Unavailable, match="no replica of Probe takes calls now"):
             await caller.probe.echo(1)
 
@@ -42,7 +42,7 @@ async def test_a_broken_connection_is_made_anew_and_ends_what_was_on_it() -> Non
                 await accepted
             await eventually(lambda: not (first.host.replica.running))
             async with hosted(replace(SETTINGS, bind=address)):
-                await eventually(lambda: not (caller.remote.pressure < 0))
+                await eventually(lambda: caller.remote.open)
                 assert await caller.probe.echo(2) == 2
             assert caller.remote._connection.epoch > 1
 

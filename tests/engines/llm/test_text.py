@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from engines.llm.errors import ModelBroken, ResultInvalid, SettingInvalid
-from engines.llm.seam import Message
-from engines.llm.text import HALF, Detokenizer, StopStrings, parse, render
+from engines.llm.errors import ResultInvalid
+from engines.llm.text import HALF, Detokenizer, StopStrings, parse
 from tests.engines.llm.conftest import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -118,21 +117,3 @@ def test_a_wrong_result_says_what_was_written_and_what_was_expected(
         parse(text, kind)
     assert all(word in str(caught.value) for word in words)
     assert caught.value.text == text
-
-
-def test_prompts_are_rendered_by_the_chat_template() -> None:
-    ids = render(TOKENIZER, [Message(role="user", content="hi")])
-    assert TOKENIZER.decode(ids) == "<|user|>hi<|end|><|assistant|>"
-    assert render(TOKENIZER, ids) == ids
-
-
-def test_a_message_of_another_shape_is_refused_with_the_right_one() -> None:
-    with pytest.raises(SettingInvalid, match='"role"'):
-        render(TOKENIZER, [{"role": "robot", "content": "hi"}])  # type: ignore[arg-type]
-
-
-def test_a_model_without_chat_template_says_so() -> None:
-    plain = tiny_tokenizer()
-    plain.chat_template = None
-    with pytest.raises(ModelBroken, match="chat template"):
-        render(plain, [Message(role="user", content="hi")])

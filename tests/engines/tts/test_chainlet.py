@@ -23,9 +23,14 @@ async def letters(text: str, turn: int = 0) -> AsyncIterator[str | Text]:
 
 
 async def test_text_comes_in_and_its_audio_comes_out() -> None:
-    async with InProcess(build(Tts)) as runtime, runtime.open_call():
+    async with InProcess(build(Tts)) as runtime, runtime.open_call() as call:
         spoken = [audio async for audio in runtime.entry.speak(letters(TEXT, turn=3))]
         said = [audio async for audio in runtime.entry.say(TEXT)]
+    record = runtime.recorder.find(call.id)
+    assert record is not None
+    for hop in record.hops:
+        seconds = round(sum(audio.seconds for audio in spoken), 3)
+        assert hop.notes == {"chains.characters": len(TEXT), "chains.audio_s": seconds}
     assert "".join(audio.text for audio in spoken) == TEXT
     assert {audio.rate for audio in spoken} == {24000}
     assert {audio.turn for audio in spoken} == {3}

@@ -83,7 +83,7 @@ class Script:
 
 def script() -> Script:
     """Of the current call; what is warmed up at the start has one that nobody reads."""
-    return SCRIPTS.get(current().call.id.partition("/after/")[0]) or Script()
+    return SCRIPTS.get(current().call.id.partition("-after-")[0]) or Script()
 
 
 @chainlet
@@ -130,7 +130,10 @@ class Brain:
         self, prompt: list[dict[str, str]] | str, sampling: dict[str, Any] | None = None, turn: int = 0
     ) -> AsyncIterator[Text]:
         act = script()
-        assert isinstance(prompt, list)
+        if isinstance(prompt, str):
+            yield Text(self._completed(act, prompt), final=False, role="assistant")
+            yield Text("", role="assistant")
+            return
         heard, _, fact = prompt[-1]["content"].removeprefix("Caller: ").partition("\nFact: ")
         act.asked.append(heard)
         act.facts.append(fact)
@@ -147,9 +150,8 @@ class Brain:
         finally:
             act.finished += 1
 
-    async def complete(self, prompt: list[dict[str, str]] | str, sampling: dict[str, Any] | None = None) -> str:
-        act = script()
-        assert isinstance(prompt, str)
+    def _completed(self, act: Script, prompt: str) -> str:
+        """The summary of the call, or the caller's name."""
         if prompt.endswith("Summary:"):
             act.dialogue = prompt.rpartition("\n\n")[2].removesuffix("Summary:").splitlines()
             if isinstance(act.summary, Exception):
@@ -158,10 +160,7 @@ class Brain:
         return act.names.get(prompt.rpartition("Caller: ")[2].removesuffix("\nName:"), "")
 
     async def score(self, prompt: str, choices: list[str], prior: str | None = None) -> dict[str, float]:
-        return {choice: 1 / len(choices) for choice in choices}
-
-    async def choose(self, prompt: str, choices: list[str], prior: str | None = None) -> str:
-        return script().choice
+        return {choice: 1.0 if choice == script().choice else 0.1 for choice in choices}
 
     async def remember(self, prefix: list[dict[str, str]] | str) -> int:
         return 0
@@ -194,6 +193,7 @@ class Reception:
     asr: Scribe = depends(Scribe, options=REAL["asr"].options)
     facts: Shelf = depends(Shelf, options=REAL["facts"].options)
     llm: Brain = depends(Brain, options=REAL["llm"].options)
+    loading: Brain = depends(Brain, options=REAL["loading"].options)
     tts: Voice = depends(Voice, options=REAL["tts"].options)
 
     def __init__(self) -> None:

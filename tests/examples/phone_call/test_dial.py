@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -17,7 +18,10 @@ import soundfile
 import yaml
 
 from chains.errors import SettingError
-from examples.phone_call.dial import FRAME, HERE, RATE, Caller, Exchange, Line, read_lines
+from chains.records.store import Store
+from chains.viewer.settings import ViewerSettings
+from examples.phone_call.dial import FRAME, HERE, RATE, Caller, Exchange, Line, kept, read_lines
+from tests.chains.records import made
 
 ROOT = HERE.parents[1]
 
@@ -37,6 +41,16 @@ def test_a_whole_call(tmp_path: Path) -> None:
     assert not done.stderr
     for sign in ("starting the clinic", "caller:", "clinic:", "from end of speech to first audio", "LLM.reply"):
         assert sign in done.stdout
+
+    page = re.search(
+        r"where its time went: chains trace (\w+), .* then http://127\.0\.0\.1:\d+/calls/(\w+)", done.stdout
+    )
+    assert page and page[1] == page[2]
+    with Store.open(os.environ["CHAINS_TRACES"], readonly=True) as store:
+        kept = store.connection.execute(
+            "SELECT outcome, turns, recorded FROM calls WHERE call = ?", (page[1],)
+        ).fetchall()
+    assert [(outcome, recorded) for outcome, _, recorded in kept] == [("done", 0)] and kept[0][1] > 1
 
     sound, rate = soundfile.read(tmp_path / "left" / "call.wav")
     assert (rate, sound.shape[1]) == (RATE, 2)
@@ -158,3 +172,12 @@ async def test_the_caller_says_the_line_in_frames_and_is_silent_after_it() -> No
     assert not sent[3].any()
     assert caller.finished.is_set()
     assert exchange.spoken_at <= exchange.speech_end <= exchange.spoken_at + 1
+
+
+def test_only_a_call_that_was_kept_is_pointed_to(tmp_path: Path) -> None:
+    settings = ViewerSettings(traces=tmp_path / "traces.sqlite")
+    assert not kept("call-1", settings) and not settings.traces.exists()
+    made.stored(settings.traces, made.phone_call("call-1", 1))
+    assert kept("call-1", settings) and not kept("other", settings)
+    settings.traces.write_bytes(b"no store")
+    assert not kept("call-1", settings)

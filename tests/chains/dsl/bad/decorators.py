@@ -11,7 +11,7 @@ from chains.dsl.specs import Limits, Resources
 @chainlet(resurces=Resources(), scaling=Resources(), limits=3, colour="blue")
 class Ears:
     #! (Ears) has an unknown setting @chainlet(resurces=...); write resources=...
-    #! (Ears) has an unknown setting @chainlet(colour=...); known are resources, scaling, limits, entry, name
+    #! (Ears) has an unknown setting @chainlet(colour=...); known are resources, scaling, limits, placement, environment, entry, name
     #! (Ears) has @chainlet(scaling=Resources(cpu=1.0, memory='', gpu='', gpus=0.0)); write scaling=Autoscaling(...)
     #! (Ears) has @chainlet(limits=3); write limits=Limits(...)
     async def hear(self, text: str) -> str:

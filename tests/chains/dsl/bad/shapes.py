@@ -81,7 +81,7 @@ class Shapes(Base):
 
     @method(batch=8, raises=(KeyError, int), idempotent="yes", retries=3)
     async def options(self, text: str) -> str:
-        #! (Shapes.options) has an unknown setting @method(retries=...); known are idempotent, raises, batch
+        #! (Shapes.options) has an unknown setting @method(retries=...); known are idempotent, raises, batch, prefix
         #! (Shapes.options) lists int in raises=, which is no exception; write e.g. raises=(KeyError,)
         #! (Shapes.options) has @method(idempotent='yes'); write idempotent=True
         #! (Shapes.options) has @method(batch=8); write batch=Batching(size=8, wait_ms=5)

@@ -1,0 +1,1 @@
+"""Where calls are kept: a SQLite file with every span, turn and recording, and percentiles per minute."""
