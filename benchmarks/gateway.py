@@ -27,7 +27,8 @@ from benchmarks.report import arguments, compare, interleave, report
 from chains import Audio, chainlet
 from chains.dsl.graph import build
 from chains.protocol import encode_binary
-from chains.serve import Server, listen
+from chains.serve import Server
+from chains.sockets import listen
 
 FRAME = encode_binary(Audio(np.zeros(320, np.int16), 16000))
 

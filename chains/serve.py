@@ -29,11 +29,11 @@ from chains.gateway.session import Gateway, GatewaySettings
 from chains.gateway.tape import Deck
 from chains.runtime.deployment import ProgressFn, Runtime
 from chains.runtime.inprocess import InProcess
+from chains.sockets import BACKLOG, listen
 from chains.spans import CallRecord, Recorder, table
 from chains.timing import LoopClock, Timing
 
 log = logging.getLogger("chains.serve")
-_BACKLOG = 1024
 _AT_ONCE = 32  # accepted in one step of the loop: more could use up the files before any is counted and closed
 _LAST = 1.0
 """Seconds in which a server that leaves its port still answers who is connected: a request may be under way."""
@@ -137,7 +137,7 @@ class Server:
                 self._serving.result()
                 raise Unavailable("the web server ended while it started", mend="run again with --debug")
             await asyncio.sleep(0.005)
-        self._listening.listen(_BACKLOG)  # what waits in the kernel; uvicorn set it to what it accepts in one go
+        self._listening.listen(BACKLOG)  # what waits in the kernel; uvicorn set it to what it accepts in one go
 
     @property
     def _listening(self) -> socket.socket:
@@ -259,65 +259,6 @@ def door(graph: Graph, runtime: Runtime, **settings: Any) -> Server:
     for name in ("viewer", "viewer_key"):
         values.setdefault(name, os.environ.get(f"CHAINS_{name.upper()}", ""))
     return Server(graph, _settings(None, values), runtime=runtime, shared=True)
-
-
-def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A listening socket; `shared` with others that are. Raises SettingError that says who has the port, or what is
-    wrong with the host."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, UnicodeError):
-        raise SettingError(f"host {host} is not known here", mend="use --host 127.0.0.1, or 0.0.0.0 for all") from None
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        raise _no_port(host, port, error) from None
-    return sock
-
-
-def _no_port(host: str, port: int, error: OSError) -> SettingError:
-    if error.errno == errno.EADDRINUSE:
-        by = _holder(port)
-        return SettingError(
-            f"port {port} is in use" + (f" by {by}" if by else ""),
-            mend="stop that, or take another with --port (0: any free one)",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return SettingError(f"port {port} may not be used by this user", mend="take one above 1023 with --port")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return SettingError(
-            f"{host} is not an address of this machine", mend="use --host 127.0.0.1, or 0.0.0.0 for all"
-        )
-    return SettingError(f"port {port} of {host} cannot be opened: {error.strerror}", mend="take another with --port")
-
-
-def _holder(port: int) -> str:
-    """The process that listens on the port, as far as this user may see (Linux)."""
-    from pathlib import Path
-
-    inodes = set()
-    for kernel_table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(kernel_table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    if not inodes:
-        return ""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if any(str(fd.readlink()) in inodes for fd in (process / "fd").iterdir()):
-                return f"process {process.name} ({(process / 'comm').read_text().strip()})"
-    return ""
 
 
 async def serve(

@@ -21,7 +21,8 @@ from chains.gateway.app import example
 from chains.gateway.session import GatewaySettings
 from chains.runtime.deployment import Progress, Runtime
 from chains.runtime.inprocess import InProcess
-from chains.serve import Server, listen, recorder, serve
+from chains.serve import Server, recorder, serve
+from chains.sockets import listen
 
 if TYPE_CHECKING:
     from chains.viewer.settings import ViewerSettings

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import hmac
-import ipaddress
 import logging
 import math
 import os
@@ -43,6 +42,7 @@ from chains.messages import Audio
 from chains.metrics import Metrics
 from chains.protocol import DEFAULT_WINDOW, from_kind
 from chains.runtime.deployment import Runtime
+from chains.sockets import is_loopback
 
 log = logging.getLogger("chains.gateway")
 REPLAY_HEADER = "x-chains-replay-of"
@@ -97,15 +97,6 @@ class GatewaySettings:
                 f"host {self.host} is open to other machines and no key is set",
                 mend="add --key KEY (callers then send it as a bearer token), or --insecure if that is meant",
             )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Gateway:

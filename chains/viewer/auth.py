@@ -14,8 +14,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chains.errors import ChainsError, Unauthenticated
+from chains.sockets import is_loopback
 from chains.viewer.answers import error_response
-from chains.viewer.settings import ViewerSettings, is_loopback
+from chains.viewer.settings import ViewerSettings
 
 POLICY = (
     "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; object-src 'none'; base-uri 'none'; "

@@ -20,10 +20,10 @@ import msgspec
 
 import chains.viewer
 from chains.errors import SettingError
+from chains.sockets import listen
 from chains.viewer.settings import ViewerSettings
 
 log = logging.getLogger("chains.viewer")
-BACKLOG = 1024
 FLUSH_S = 5.0
 """Seconds that a viewer has to write down what it was sent, when it is to end."""
 FIRST_PAUSE, LAST_PAUSE = 0.2, 30.0
@@ -72,7 +72,9 @@ class ViewerProcess:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def __aenter__(self) -> Self:
-        self._listening, self.moved = open_near(self.settings.host, self.settings.port, exact=self._exact)
+        self._listening, self.moved = open_near(
+            self.settings.host, self.settings.port, exact=self._exact, option="--view-port"
+        )
         self._port: int = self._listening.getsockname()[1]
         self.settings = replace(self.settings, port=self._port)
         self._watching = asyncio.create_task(self._watch(self._listening), name="viewer")
@@ -210,40 +212,16 @@ def reachable(host: str, port: int) -> str:
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
-def open_near(host: str, port: int, *, exact: bool = False) -> tuple[socket.socket, str]:
+def open_near(host: str, port: int, *, exact: bool = False, option: str = "--port") -> tuple[socket.socket, str]:
     """A listening socket, and "" or why it has another port: where this one is in use, a free one is taken unless it
     must be `exact`. Raises SettingError.
     """
     try:
-        return listen(host, port), ""
+        return listen(host, port, option=option), ""
     except SettingError as error:
         if exact or not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
             raise
         return listen(host, 0), error.message
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises SettingError for a port in use or a host that is none of this machine's."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, UnicodeError):
-        raise SettingError(f"host {host} is not known here", mend="use 127.0.0.1, or 0.0.0.0 for all") from None
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(BACKLOG)
-        made.setblocking(False)
-    except OSError as error:
-        made.close()
-        if error.errno == errno.EADDRINUSE:
-            raise SettingError(f"port {port} is in use", mend="stop what has it, or take another") from error
-        raise SettingError(
-            f"port {port} of {host} cannot be opened: {error.strerror}", mend="take another, or 127.0.0.1"
-        ) from error
-    return made
 
 
 def _how(code: int) -> str:

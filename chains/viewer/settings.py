@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chains.errors import SettingError
+from chains.sockets import is_loopback
 
 PORT = 8001
 
@@ -60,13 +60,3 @@ class ViewerSettings:
     def loopback(self) -> bool:
         """Whether this machine alone can reach it."""
         return is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address, as it stands in a URL, is this machine's own."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from chains.errors import SettingError
 from chains.gateway.shipping import Shipper
 from chains.records.recorded import Row
-from chains.viewer.process import listen
+from chains.sockets import listen
 from tests.chains.test_otlp import answering_badly
 
 ROWS = [Row("c1", 0, 0, 0.0, "end", 0, 0, b"")]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from chains.viewer.process import listen
+from chains.sockets import listen
 from chains.viewer.serving import serve
 from chains.viewer.settings import ViewerSettings
 from tests.chains.wire.hosted import eventually

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from chains.errors import SettingError
-from chains.viewer.process import ViewerProcess, _relayed, listen, read_settings
+from chains.viewer.process import ViewerProcess, _relayed, read_settings
 from chains.viewer.settings import ViewerSettings
 from tests.chains.wire.hosted import eventually
 from tests.shape.tree import ROOT
@@ -164,16 +164,9 @@ async def test_a_port_in_use_is_no_obstacle_unless_it_was_asked_for(tmp_path: Pa
             async with ViewerProcess(settings(tmp_path, port=port), exact=True):
                 pass
         async with ViewerProcess(settings(tmp_path, port=port)) as viewer:
-            assert viewer.moved == f"port {port} is in use"
+            assert viewer.moved.startswith(f"port {port} is in use by process {os.getpid()}")
             assert viewer.settings.port != port
             assert await answers(viewer.url)
-
-
-async def test_a_host_that_is_none_of_ours_is_told() -> None:
-    with pytest.raises(SettingError, match=r"port 0 of 192\.0\.2\.1 cannot be opened"):
-        listen("192.0.2.1", 0)
-    with pytest.raises(SettingError, match="host no such host is not known"):
-        listen("no such host", 0)
 
 
 def test_settings_cross_to_the_child() -> None:

@@ -15,8 +15,9 @@ import pytest
 from chains.errors import SettingError
 from chains.records.recorded import Batch, Row
 from chains.records.store import Store
+from chains.sockets import listen
 from chains.testing.harness import until
-from chains.viewer.process import listen, reachable
+from chains.viewer.process import reachable
 from chains.viewer.serving import serve
 from chains.viewer.settings import ViewerSettings
 from tests.chains.records import made
