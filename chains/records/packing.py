@@ -30,6 +30,7 @@ KEYS = (
     "http.route", "url.full", "url.path", "url.scheme", "server.address", "server.port", "db.system.name",
     "db.query.text", "db.operation.name", "rpc.system", "rpc.method", "rpc.service", "messaging.system",
     "network.protocol.version", "user_agent.original", "thread.id", "thread.name", "code.function.name",
+    "chains.guessed_tokens", "chains.right_guesses",
 )  # fmt: skip
 PARTS = ("serialise", "wire", "queue", "compute", "wait")
 PART_KEYS = tuple(f"chains.{part}_ms" for part in PARTS)

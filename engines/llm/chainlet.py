@@ -205,6 +205,9 @@ class _Asked:
             _note("gen_ai.usage.output_tokens", event.usage.completion)
             _note("gen_ai.usage.cache_read.input_tokens", event.usage.cached)
             _note("chains.cached_tokens", event.usage.cached)
+            if event.usage.guessed:
+                _note("chains.guessed_tokens", event.usage.guessed)
+                _note("chains.right_guesses", event.usage.right)
             _note("gen_ai.response.finish_reasons", (event.reason,))
             return
         if not self._tokens:

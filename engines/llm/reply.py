@@ -58,7 +58,8 @@ class Reply:
         if not self.stopped and end.reason in ("stop", "length"):
             self._ready += self._stops.push(self._characters.flush()) + self._stops.flush()
         reason = "stop" if self.stopped else end.reason
-        last = FinishEvent(reason, Usage(end.prompt, end.cached, self._completion), self._index, end.message)
+        usage = Usage(end.prompt, end.cached, self._completion, end.guessed, end.right)
+        last = FinishEvent(reason, usage, self._index, end.message)
         return [self._event(), last] if self._ready or self._untold else [last]
 
     def aborted(self) -> FinishEvent:

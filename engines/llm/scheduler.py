@@ -362,6 +362,8 @@ class Scheduler:
         count = 1
         while count < row.sample and (token := sampled[count - 1]) == row.tokens[count] and token not in sequence.ends:
             count += 1
+        sequence.guessed += row.sample - 1
+        sequence.right += count - 1
         sequence.committed = sequence.scheduled = row.start + count
         assert sequence.lease is not None
         self._residents.cache.trim(sequence.lease, sequence.committed)

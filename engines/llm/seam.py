@@ -38,11 +38,14 @@ class Cancelled(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a request. `cached` of the prompt's tokens were not computed again."""
+    """Tokens of a request. `cached` of the prompt's tokens were not computed again; of `guessed` tokens of the reply,
+    which were checked several in one step, `right` held."""
 
     prompt: int
     cached: int
     completion: int
+    guessed: int = 0
+    right: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ class Token(NamedTuple):
 class End(NamedTuple):
     """The last word on a request, exactly one for each that was accepted. Counts are tokens.
 
-    `cached` is the part of the prompt that was found computed when the request was first admitted.
+    `cached` is the part of the prompt that was found computed when the request was first admitted; of `guessed` tokens
+    that were checked beside the next one, `right` held.
     """
 
     id: int
@@ -116,6 +117,8 @@ class End(NamedTuple):
     cached: int
     completion: int
     message: str = ""
+    guessed: int = 0
+    right: int = 0
 
 
 Event = Token | End
@@ -138,8 +141,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "batch", "cached", "committed", "ended", "ends", "flights", "followers", "fresh", "guesses", "id",
-        "lease", "limit", "prefilled", "prompt", "request", "row", "scheduled", "tenant", "tokens", "yielding",
+        "arrival", "batch", "cached", "committed", "ended", "ends", "flights", "followers", "fresh", "guessed",
+        "guesses", "id", "lease", "limit", "prefilled", "prompt", "request", "right", "row", "scheduled", "tenant",
+        "tokens", "yielding",
     )  # fmt: skip
 
     def __init__(self, request: Request, arrival: int, tenant: Tenant) -> None:
@@ -159,6 +163,8 @@ class Sequence:
         self.prefilled = self.ended = self.yielding = False
         self.followers: list[Sequence] = []
         self.guesses: Lookup | None = None
+        self.guessed = self.right = 0
 
     def end(self, reason: Reason, message: str = "") -> End:
-        return End(self.id, reason, self.prompt, max(self.cached, 0), len(self.tokens) - self.prompt, message)
+        made = len(self.tokens) - self.prompt
+        return End(self.id, reason, self.prompt, max(self.cached, 0), made, message, self.guessed, self.right)

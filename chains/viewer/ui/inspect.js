@@ -8,6 +8,7 @@ import { PART_WORDS, at, checked, doing, exact, stateOf, sums, swatch, took } fr
 const TOKENS = [
   ["gen_ai.request.model", "model", String], ["gen_ai.usage.input_tokens", "input tokens", count],
   ["chains.cached_tokens", "of them cached", count], ["gen_ai.usage.output_tokens", "output tokens", count],
+  ["chains.guessed_tokens", "guessed and checked", count], ["chains.right_guesses", "of them right", count],
   ["chains.ttft_ms", "time to first token", ms], ["gen_ai.response.finish_reasons", "finished by", String],
 ];
 const SHOWN_ELSEWHERE = new Set([...TOKENS.map(([key]) => key), ...PARTS.map((part) => `chains.${part}_ms`), "chains.call", "chains.kind", "chains.turn",

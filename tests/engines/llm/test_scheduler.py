@@ -506,6 +506,9 @@ def test_right_guesses_save_steps_and_wrong_ones_leave_no_pages() -> None:
     assert with_guesses.steps < 0.8 * without.steps
     checked = [row for plan in with_guesses.plans for row in plan.rows if row.sample > 1]
     assert checked and all(row.count == row.sample == len(row.tokens) == len(row.slots) for row in checked)
+    (end,), (plain,) = with_guesses.records[1].ends, without.records[1].ends
+    assert end.guessed == sum(row.sample - 1 for row in checked) > end.right == without.steps - with_guesses.steps > 0
+    assert (plain.guessed, plain.right) == (0, 0)
     with_guesses.scheduler.check()
 
 
