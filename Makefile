@@ -23,8 +23,8 @@ CODE := $(wildcard chains engines examples benchmarks)
 
 export PYTHONUNBUFFERED := 1
 # In tests every library gets one thread: two that take all cores each slow one another down several times.
-test test-all: export OMP_NUM_THREADS := 1
-test test-all: export OMP_WAIT_POLICY := PASSIVE
+test test-slow test-all: export OMP_NUM_THREADS := 1
+test test-slow test-all: export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: help setup models setup-dev call test test-slow test-all test-speech test-browser check fix proto bench lock clean
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -65,33 +66,65 @@ class RoundedLinear:
 
 
 class Int8Linear:
-    """int8 weights (a scale for each output) and int8 activations (a scale for each token), on a CPU.
+    """int8 weights (a scale for each output) and 8-bit activations (a scale for each token), on a CPU.
 
-    Held twice: one token alone is quickest in one library's layout, several together in the other's.
+    Held twice: one token alone is quickest in one library's layout, several together in the other's. Activations are
+    unsigned with their zero in the middle, as every x86 multiplies them; signed ones only some do, and on others the
+    library falls back to plain loops that take a thousand times as long.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         weight = weight.float()
         scales = weight.abs().amax(dim=1).clamp_min(1e-8) / 127
-        zeros = torch.zeros(len(scales), dtype=torch.long)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch plans to move this API to another package; our torch is pinned
-            whole = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-            self.single = torch.ops.quantized.linear_prepack(whole, None)
-        self.several = torch.ops.onednn.qlinear_prepack(whole.int_repr(), None)
-        self.scales, self.zeros = scales, zeros.int()
+        whole = torch.clamp(torch.round(weight / scales[:, None]), -127, 127).to(torch.int8)
+        self.single, self.several = _for_one(whole, scales), torch.ops.onednn.qlinear_prepack(whole, None)
+        self.scales, self.zeros = scales, torch.zeros(len(scales), dtype=torch.int32)
         self.bias = None if bias is None else bias.float()
+        self.coarse, self.levels = _saturates_for_one(), 63 if _saturates_for_several() else 127
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(x) == 1:
-            y: Tensor = torch.ops.quantized.linear_dynamic(x, self.single)
+            y: Tensor = torch.ops.quantized.linear_dynamic(x, self.single, self.coarse)
         else:
-            ranges = x.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-8).mul_(1 / 127)
-            rounded = torch.div(x, ranges).round_().to(torch.int8)
-            y = torch.ops.onednn.qlinear_pointwise(
-                rounded, 1.0, 0, self.several, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
-            ).mul_(ranges)
+            ranges = x.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-8).mul_(1 / self.levels)
+            rounded = torch.div(x, ranges).round_().add_(self.levels + 1).to(torch.uint8)
+            y = _several(rounded, self.levels + 1, self.several, self.scales, self.zeros).mul_(ranges)
         return y if self.bias is None else y.add_(self.bias)
+
+
+def _for_one(whole: Tensor, scales: Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch plans to move this API to another package; our torch is pinned
+        zeros = torch.zeros(len(scales), dtype=torch.long)
+        weight = torch._make_per_channel_quantized_tensor(whole, scales, zeros, 0)
+        return torch.ops.quantized.linear_prepack(weight, None)
+
+
+def _several(x: Tensor, zero: int, weight: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    """x [T, inputs] of uint8, whose nought is `zero`."""
+    made: Tensor = torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, zero, weight, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return made
+
+
+# Before VNNI, x86 adds two products of 8 bits in 16, which the largest do not fit into. Whether they do is tried, for
+# each of the two libraries: they choose by rules of their own. With 7 bits of activations they always fit.
+
+
+@lru_cache(maxsize=1)
+def _saturates_for_one() -> bool:
+    weight, ones = torch.full((16, 64), 127, dtype=torch.int8), torch.ones(16)
+    found = torch.ops.quantized.linear_dynamic(torch.full((1, 64), 255.0), _for_one(weight, ones))
+    return bool((found - 64 * 255 * 127).abs().max() > 255 * 127)
+
+
+@lru_cache(maxsize=1)
+def _saturates_for_several() -> bool:
+    weight = torch.ops.onednn.qlinear_prepack(torch.full((16, 64), 127, dtype=torch.int8), None)
+    zeros = torch.zeros(16, dtype=torch.int32)
+    found = _several(torch.full((2, 64), 255, dtype=torch.uint8), 0, weight, torch.ones(16), zeros)
+    return bool((found != 64 * 255 * 127).any())
 
 
 class Int4Linear:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn import functional
@@ -23,6 +28,41 @@ def test_small_integers(kind: type[Int8Linear | Int4Linear], tolerance: float) -
     assert float(errors.max()) < tolerance
     alone = torch.cat([linear(row[None]) for row in X])
     assert float(((alone - linear(X)).norm(dim=1) / EXACT.norm(dim=1)).max()) < tolerance
+
+
+ON_ANY_CPU = """
+import torch
+from engines.layers.linear import Int4Linear, Int8Linear
+weight, x = torch.randn(192, 576), torch.randn(40, 576) * torch.rand(40, 1) * 10
+exact = torch.nn.functional.linear(x, weight)
+for kind, most in (Int8Linear, 0.03), (Int4Linear, 0.2):
+    linear = kind(weight)
+    for count in (1, 2, 5, 40):
+        errors = (linear(x[:count]) - exact[:count]).norm(dim=1) / exact[:count].norm(dim=1)
+        assert float(errors.max()) < most, (kind, count, errors)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="these are kinds of x86")
+@pytest.mark.parametrize(
+    ("library", "other"),
+    [
+        ("AVX2", "AVX2"),
+        ("AVX2", "AVX2_VNNI"),
+        ("AVX512", "AVX512_CORE"),
+        ("AVX512_VNNI", "AVX512_CORE_VNNI"),
+        ("AVX512_VNNI", "AVX512_CORE_AMX"),
+    ],
+)
+def test_no_cpu_overflows_or_falls_back_to_plain_loops(library: str, other: str) -> None:
+    """As CPUs without the newest instructions compute it: neither library exceeds what this one has."""
+    limits = {"FBGEMM_ENABLE_INSTRUCTIONS": library, "ONEDNN_MAX_CPU_ISA": other, "ONEDNN_VERBOSE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_ANY_CPU], env=os.environ | limits, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    products = [line for line in done.stdout.splitlines() if ",matmul," in line]
+    assert products and not [line for line in products if ",ref" in line]
 
 
 def test_int4_says_which_shapes_it_takes() -> None:
