@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from engines.layers.errors import PrecisionUnknown
 
 PRECISIONS = ("fp32", "fp64", "bf16", "fp8", "int8", "int4")
 CPU_ALONE = ("fp64", "int8", "int4")
+X86_ALONE = ("int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,10 @@ class Numerics:
             raise PrecisionUnknown(f"the precision {precision!r} is not known; write one of {', '.join(PRECISIONS)}")
         if precision in CPU_ALONE and place.type != "cpu":
             raise PrecisionUnknown(f"{precision} runs on a CPU alone, not on {place}; write fp8 or bf16")
+        if precision in X86_ALONE and platform.machine() not in ("x86_64", "AMD64"):
+            raise PrecisionUnknown(
+                f"{precision} runs on x86 alone, and this is {platform.machine()}; write auto or fp32"
+            )
         if precision == "fp8" and stored is None:
             raise PrecisionUnknown(
                 "fp8 needs a checkpoint in block FP8, this one is not; run `chains quantize` on it, or write another "

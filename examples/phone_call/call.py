@@ -6,6 +6,7 @@ chains run examples/phone_call/call.py
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -22,7 +23,8 @@ from examples.phone_call.mind import Mind
 
 CLINIC = read_clinic()
 MODEL = os.environ.get("CLINIC_LLM") or "default-moe"  # a Hugging Face directory or a .gguf file: one setting away
-PRECISION = os.environ.get("CLINIC_PRECISION") or "int8"  # twice as quick on a CPU; on a GPU write "auto"
+X86 = platform.machine() in ("x86_64", "AMD64")
+PRECISION = os.environ.get("CLINIC_PRECISION") or ("int8" if X86 else "auto")  # on a GPU write "auto"
 NAMES = sorted({service.doctor for service in CLINIC.booking.services.values()})
 
 

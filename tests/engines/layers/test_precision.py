@@ -24,6 +24,14 @@ def test_refused(precision: str, device: str, stored: BlockFP8 | None, match: st
         Numerics.of(precision, device, stored)
 
 
+def test_small_integers_are_multiplied_on_x86_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    for precision in ("int8", "int4"):
+        with pytest.raises(PrecisionUnknown, match=f"{precision} runs on x86 alone, and this is arm64; write auto"):
+            Numerics.of(precision, "cpu", None)
+    assert Numerics.of("fp32", "cpu", None).precision == "fp32"
+
+
 def test_types_between_layers() -> None:
     kinds = [(p, d) for p in ("fp32", "fp64", "bf16", "fp8") for d in ("cpu", "cuda") if (p, d) != ("fp64", "cuda")]
     found = {(p, d): Numerics.of(p, d, BlockFP8()).activations for p, d in kinds}
