@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -45,3 +46,17 @@ def ray_cluster() -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With what fails on Ray comes what Serve's controller did meanwhile: it goes away with the cluster."""
+    report = yield
+    if report.failed and "ray_cluster" in getattr(item, "fixturenames", ()):
+        import ray
+
+        for log in sorted(Path(ray._private.worker._global_node.get_logs_dir_path()).glob("serve/controller_*.log")):
+            report.sections.append((log.name, "\n".join(log.read_text(errors="replace").splitlines()[-80:])))
+    return report

@@ -103,6 +103,12 @@ class Connection:
                     self.state = "down"
                     self._told("down", None)
                 if carrier is not None:
+                    log.info(
+                        "the connection to %s is over with %d calls on it: %s",
+                        self.address,
+                        len(carrier.calls),
+                        self._why,
+                    )
                     carrier.lose(self._why.message)
                 self._settle()
             pause = FIRST_PAUSE if up else min(2 * pause, LONGEST_PAUSE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -33,6 +34,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster"), pytest.m
 SETTINGS = RaySettings(grace=120.0, patience=120.0, bind="127.0.0.1")
 LONG = 180.0
 """Seconds that a busy machine has for a start or a stop."""
+
+
+@pytest.fixture(autouse=True)
+def told(caplog: pytest.LogCaptureFixture) -> None:
+    """Why a connection ended is in the log of what fails."""
+    caplog.set_level(logging.INFO, "chains")
 
 
 @asynccontextmanager
