@@ -60,6 +60,23 @@ async def test_the_slow_replica_is_named_first_in_words(page: Page) -> None:
     assert abs(float(said.removeprefix("+").removesuffix(" ms")) - SLOW_MS) < 15, said
 
 
+async def test_the_list_says_it_first_and_leads_to_the_rest(page: Page) -> None:
+    await page.goto("/?version=5eaf00d5")
+    notice = page.locator(".notice")
+    await expect(notice).to_contain_text("one replica")
+    await expect(notice).to_contain_text(SLOW)
+    await notice.get_by_role("link").click()
+    await page.wait_for_url("**/chain?chain=PhoneCall&version=5eaf00d5**")
+    await expect(page.locator(".finding").first).to_contain_text(SLOW)
+
+
+async def test_the_list_says_nothing_of_a_sound_version(page: Page) -> None:
+    async with page.expect_response("**/api/chain?**") as answer:
+        await page.goto("/?version=0badf00d")
+    assert (await (await answer.value).json())["findings"] == []
+    await expect(page.locator(".notice")).to_be_hidden()
+
+
 async def test_the_slow_replica_is_marked_in_the_graph_and_among_its_peers(page: Page) -> None:
     await page.goto("/chain?chain=PhoneCall&version=5eaf00d5")
     marked = page.locator(".graph .node.marked")

@@ -83,8 +83,8 @@ async def test_nothing_found_offers_the_way_back(page: Page) -> None:
 
 async def test_the_strip_brushes_a_range_of_time(page: Page) -> None:
     await page.goto("/")
-    strip = page.locator(".strip svg")
-    box = await strip.bounding_box()
+    await expect(page.locator(".strip svg")).to_be_visible()
+    box = await page.locator(".strip").bounding_box()  # it stays, what is drawn in it is drawn again
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
     await page.mouse.down()

@@ -4,6 +4,7 @@ import { failure, getJson, subscribe, withQuery } from "./api.js";
 import { clear, h, later, paced, typing } from "./dom.js";
 import { clock, count, many, moment, ms, shortId } from "./format.js";
 import { Filters, plain, read } from "./filters.js";
+import { Notice } from "./notice.js";
 import { VirtualRows } from "./rows.js";
 import { Strip, binsOf } from "./strip.js";
 
@@ -45,6 +46,7 @@ class Calls {
     this.ends = [subscribe("calls", (event) => this.arrived(event)), subscribe("info", (info) => this.form.setInfo({ ...this.form.info, ...info }))];
     this.refetch = later(() => this.mergeFirst(), 400);
     this.restrip = paced(() => this.drawStrip(this.whole.signal), 2500);
+    this.relook = paced(() => this.notice.look(this.form.info, this.filters, this.whole.signal), 20_000);
     this.onKey = (event) => this.press(event);
     document.addEventListener("keydown", this.onKey);
     this.ticking = setInterval(() => this.tick(), 1000);
@@ -55,6 +57,7 @@ class Calls {
     clearInterval(this.ticking);
     this.refetch.cancel();
     this.restrip.cancel();
+    this.relook.cancel();
     this.whole.abort();
     for (const end of this.ends) end();
     if (this.fetching) this.fetching.abort();
@@ -66,6 +69,7 @@ class Calls {
     const above = h("section", { class: "list-head", "aria-label": "Filters" });
     this.strip = new Strip(above, (from, to) => this.form.set({ from: from === null ? "" : String(from), to: to === null ? "" : String(to) }));
     this.form = new Filters(above, this.filters, () => this.changed());
+    this.notice = new Notice(above);
     this.body = h("div", { class: "rows", role: "rowgroup" });
     this.table = h("div", { class: "calls", role: "table", "aria-label": "Calls" },
       h("div", { class: "call head", role: "row", "aria-rowindex": "1" }, HEAD.map((name, index) => h("span", { role: "columnheader", class: `c${index}` }, name))),
@@ -104,7 +108,7 @@ class Calls {
       this.list.forget();
       this.setCount();
       this.drawNote();
-      this.drawStrip(mine.signal);
+      this.drawStrip(mine.signal).then(() => this.notice.look(this.form.info, this.filters, this.whole.signal));
     } catch (error) {
       if (error.name !== "AbortError") this.failed(error, () => this.load());
     } finally {
@@ -267,7 +271,10 @@ class Calls {
       else if (this.onTop(row)) fresh.push(row);
     }
     if (known.length) this.list.forget(known);
-    if (!event.reset) this.restrip();
+    if (!event.reset) {
+      this.restrip();
+      this.relook();
+    }
     if (fresh.length === 0) return;
     if (plain(this.filters) && this.filters.sort !== "slowest") this.prepend(fresh);
     else if (this.filters.sort !== "slowest" && !this.filters.to) this.refetch();

@@ -15,7 +15,7 @@ if (call || list) {
   document.head.append(hint);
 }
 const MODULES = {
-  calls: ["calls", "filters", "rows", "strip", "timerange"],
+  calls: ["calls", "filters", "findings", "notice", "rows", "strip", "timerange"],
   call: ["call", "callmodel", "callwords", "inspect", "timeview", "timeline", "transcript", "turnstrip", "audio", "bars", "overview", "waterfall", "forget"],
   chain: ["chain", "findings", "graph", "hoptable", "partsbar", "timerange"],
   compare: ["compare", "compact", "findings", "partsbar", "sidepicker", "specs", "bars", "callmodel", "timeview"],
