@@ -29,6 +29,7 @@ from chains.runtime.nodes import Place, RemoteNode
 from chains.runtime.replica import Replica
 from chains.spans import Recorder
 from chains.timing import LoopClock, Timing
+from chains.wire.link import CLOSING
 from chains.wire.server import WireServer
 from chains.wire.settings import Tls, WireSettings
 from chains.wire.sharing import Memory
@@ -111,7 +112,7 @@ class Hosted(Conversations):
         finally:
             await self._settle(grace)
             self._cancel_calls("the runtime stopped")
-            await self.server.stop(1.0)
+            await self.server.stop(2 * CLOSING + 1.0)
             for target in self.targets.values():
                 await target.close()
             await self.makers.close()

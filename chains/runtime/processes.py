@@ -315,7 +315,7 @@ class Processes(ChainRuntime):
             return "", ""
         if not at_once and not process.dead.is_set():
             process.tell(stop=grace)
-            await asyncio.wait((process.stopped,), timeout=grace + 5.0)
+            await asyncio.wait((process.stopped,), timeout=grace + 10.0)
         fault = process.stopped.result() if process.stopped.done() else ("", "")
         if at_once or not process.stopped.done():
             await process.kill()

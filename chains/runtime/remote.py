@@ -306,8 +306,10 @@ class Carried:
         attempt, end, hop = self.attempt, self._end, self.attempt.hop
         if end is None:
             attempt.gone = True
-            # Who has the Open and has not said that the call waits may have begun it, and died before it said so.
-            attempt.accepted = attempt.accepted or (self.carrier.departed(self.number) and not self._waits)
+            # Who has the Open and has not said that the call waits may have begun it, and died before it said so. Who
+            # said goodbye has begun nothing that it has not told of.
+            unheard = self.carrier.departed(self.number) and not self._waits and not self.carrier.goodbye
+            attempt.accepted = attempt.accepted or unheard
             if self.left or hop.cancelled:
                 raise asyncio.CancelledError
             raise Unavailable(f"{self.remote.name} went away during {attempt.method.label}", mend="call again")

@@ -49,7 +49,7 @@ class Carrier:
     """`wake` is called when there is something to send at once, `lazily` when it may wait for company.
 
     `answer` begins calls that the peer opens (None: it may open none), `told` is given frames about the connection.
-    Without `sharing`, large values go in chunks.
+    Without `sharing`, large values go in chunks. Once it is `closing` no call is begun; `goodbye`: the peer closes.
     """
 
     def __init__(
@@ -63,6 +63,8 @@ class Carrier:
     ) -> None:
         self.calls: dict[int, Port] = {}
         self.lost = ""
+        self.closing = False
+        self.goodbye = False
         self.last = 0
         self.report: Callable[[], bytes] | None = None
         self._settings = settings
@@ -280,6 +282,8 @@ class Carrier:
         waiting = self._blocked.get(call) if self._blocked else None
         if (waiting and (kind in _ORDERED or waiting[0][0] == "open")) or (kind in _VALUED and self._lacks(kind, sent)):
             self._block(call, kind, sent)
+        elif kind == "bye" and self._blocked:
+            self.goodbye = True  # and told of when all that came before it is there
         else:
             self._handle(call, kind, sent)
 
@@ -288,7 +292,11 @@ class Carrier:
             self._connection(kind, sent)
             return
         if kind == "open":
-            self._opened(call, sent)
+            if self.closing:
+                for argument in sent.arguments:
+                    self._arrivals.drop(argument.value)
+            else:
+                self._opened(call, sent)
             return
         port = self.calls.get(call)
         if port is None:
@@ -329,7 +337,8 @@ class Carrier:
     def _connection(self, kind: str, sent: Any) -> None:
         if kind == "ping":
             self.urge(pb.Frame(pong=pb.Pong(number=sent.number)))
-        elif kind in ("hello", "load", "pong"):
+        elif kind in ("hello", "load", "pong", "bye"):
+            self.goodbye = self.goodbye or kind == "bye"
             self._told(kind, sent)
         elif kind == "shared":
             answer = self._sharing.heard(sent) if self._sharing is not None else None
@@ -398,6 +407,8 @@ class Carrier:
                 self._handle(call, kind, sent)
             if waiting:
                 self._blocked[call] = waiting
+        if self.goodbye and not self._blocked:
+            self._told("bye", None)
 
     # the end
 

@@ -50,6 +50,9 @@ def framed(frame: Any) -> bytes:
     return (_SHORT[size] if size < 4096 else b"\n" + varint(size)) + data
 
 
+BYE = framed(pb.Frame(bye=pb.Bye()))
+
+
 def frames_of(batch: bytes) -> Iterable[Any]:
     """The frames of a batch. Raises ProtocolError for bytes that are none."""
     try:

@@ -11,13 +11,16 @@ import grpc
 
 from chains.errors import ChainsError
 from chains.wire.carrier import Answer, Carrier
+from chains.wire.frames import BYE
 from chains.wire.settings import MESSAGE, WireSettings
 from chains.wire.sharing import Sharing
 
 LAZY = 0.005
 """Seconds that credit which nobody waits for may wait for company."""
-CLOSING = 1.0
-"""Seconds for the last frames of a link that is closed."""
+CLOSING = 3.0
+"""Seconds for the last frames of a link that is closed, and then for the peer to have read them."""
+REST = 10.0
+"""Seconds for reading what has come already from a peer that has ended its streams."""
 GATHER = 3
 """Turns of the loop for which what is not urgent waits for company before it is written."""
 OPTIONS = (
@@ -36,6 +39,12 @@ class GrpcStream(Protocol):
 
     async def read(self) -> Any: ...
     async def write(self, message: bytes) -> None: ...
+
+
+class CallersStream(GrpcStream, Protocol):
+    """The client's alone."""
+
+    async def done_writing(self) -> None: ...
 
 
 class _Bell:
@@ -68,7 +77,7 @@ class _Writer:
         self._writing: Any = None
         self._through: asyncio.Future[None] | None = None
         self._turns = 0
-        self._last = False
+        self._last: bytes | None = None
 
     def soon(self) -> None:
         """Write in a few turns of the loop: what others have by then goes along."""
@@ -92,15 +101,17 @@ class _Writer:
         except ChainsError as error:
             self.over.set_exception(error)
             return
+        if not batch and self._last:
+            batch, self._last = self._last, b""
         if batch:
             self._writing = self._stream.write(batch)
             self._step(None)
-        elif self._last:
+        elif self._last is not None:
             self.over.set_result(None)
 
-    def finish(self) -> None:
-        """End `over` once all that is ready was written."""
-        self._last = True
+    def finish(self, last: bytes) -> None:
+        """End `over` once all that is ready was written, and `last` after that."""
+        self._last = last
         self.now()
 
     async def stop(self) -> None:
@@ -134,6 +145,12 @@ class _Writer:
             self.over.set_exception(error)
 
 
+def _failed(writer: asyncio.Future[None]) -> bool:
+    """Whether it could not write, by no fault of this side's."""
+    fault = writer.exception() if writer.done() and not writer.cancelled() else None
+    return fault is not None and not isinstance(fault, ChainsError)
+
+
 class Link:
     """Runs a carrier on its streams."""
 
@@ -148,10 +165,13 @@ class Link:
         self._writer: _Writer | None = None
         self._bulk = _Bell()
         self._timer: asyncio.TimerHandle | None = None
+        self._answers = answer is not None
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """End the streams in good order: what is ready is still written."""
+        """End the streams in good order: what is ready is still written, and who answers calls says Bye and waits until
+        that was read."""
+        self.carrier.closing = True
         self._closing.set()
 
     def wake(self) -> None:
@@ -179,7 +199,7 @@ class Link:
         self._writer = writer = _Writer(stream, self.carrier)
         writer.now()
         try:
-            await self._both(stream, self.carrier.feed, writer.over)
+            await self._both(stream, self.carrier.feed, writer.over, self._farewell)
         finally:
             self._writer = None
             await writer.stop()
@@ -189,14 +209,25 @@ class Link:
 
     async def run_bulk(self, stream: GrpcStream) -> None:
         """The same for large values."""
-        await self._both(stream, self.carrier.feed_chunk, asyncio.ensure_future(self._write_bulk(stream)))
+        writer = asyncio.ensure_future(self._write_bulk(stream))
+        await self._both(stream, self.carrier.feed_chunk, writer, self._bulk.ring)
 
-    async def _both(self, stream: GrpcStream, feed: Callable[[bytes], None], writer: asyncio.Future[None]) -> None:
+    async def _both(
+        self,
+        stream: GrpcStream,
+        feed: Callable[[bytes], None],
+        writer: asyncio.Future[None],
+        finish: Callable[[], None],
+    ) -> None:
         reader = asyncio.ensure_future(self._read(stream, feed))
-        closing = asyncio.ensure_future(self._closed(writer))
+        closing = asyncio.ensure_future(self._closed(stream, reader, writer, finish))
         tasks: tuple[asyncio.Future[Any], ...] = (reader, writer, closing)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if _failed(writer):  # the peer takes no more: what it said until then is there to read, up to its end
+                await asyncio.wait((reader,), timeout=REST)
+            elif self._closing.is_set() and not reader.done():
+                await closing
             for task in tasks:
                 if task.done():
                     task.result()
@@ -207,13 +238,24 @@ class Link:
                 with suppress(asyncio.CancelledError, Exception):  # the first fault was raised above
                     await task
 
-    async def _closed(self, writer: asyncio.Future[None]) -> None:
-        """Return once the link was closed, and its writer has written what was ready."""
+    async def _closed(
+        self,
+        stream: Any,
+        reader: asyncio.Future[None],
+        writer: asyncio.Future[None],
+        finish: Callable[[], None],
+    ) -> None:
+        """Return once the link was closed, its writer has written what was ready, and the peer has ended its side."""
         await self._closing.wait()
-        if self._writer is not None:
-            self._writer.finish()
-        self._bulk.ring()
+        finish()
         await asyncio.wait((writer,), timeout=CLOSING)
+        if not self._answers:
+            await stream.done_writing()
+        await asyncio.wait((reader,), timeout=CLOSING)
+
+    def _farewell(self) -> None:
+        if self._writer is not None:
+            self._writer.finish(BYE if self._answers else b"")
 
     async def _read(self, stream: GrpcStream, feed: Callable[[bytes], None]) -> None:
         while (message := await stream.read()) is not grpc.aio.EOF:

@@ -15,7 +15,7 @@ import grpc
 from chains.errors import ChainsError, ProtocolError, Unauthenticated, Unavailable
 from chains.wire.carrier import Carrier
 from chains.wire.frames import BULK, CONNECT, VERSION
-from chains.wire.link import OPTIONS, Link
+from chains.wire.link import OPTIONS, REST, Link
 from chains.wire.settings import WireSettings
 from chains.wire.sharing import Memory, Sharing
 
@@ -51,6 +51,7 @@ class Connection:
         self._memory = memory
         self._why: ChainsError = Unavailable(f"{address} was not reached yet")
         self._waiting: list[asyncio.Future[Carrier]] = []
+        self._link: Link | None = None
         self._task = asyncio.get_running_loop().create_task(self._keep(), context=Context())
 
     async def live(self) -> Carrier:
@@ -97,11 +98,10 @@ class Connection:
                 log.error("the connection to %s ended by a fault of ours", self.address, exc_info=error)
                 self._why = Unavailable(f"the connection to {self.address} broke", mend="call again")
             finally:
-                up, carrier = self.state == "up", self.carrier
+                stood, carrier = self.carrier is not None, self.carrier
                 self.carrier = None
                 if not self._closed():
-                    self.state = "down"
-                    self._told("down", None)
+                    self._down()
                 if carrier is not None:
                     log.info(
                         "the connection to %s is over with %d calls on it: %s",
@@ -111,14 +111,19 @@ class Connection:
                     )
                     carrier.lose(self._why.message)
                 self._settle()
-            pause = FIRST_PAUSE if up else min(2 * pause, LONGEST_PAUSE)
+            pause = FIRST_PAUSE if stood else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause)
+
+    def _down(self) -> None:
+        """No call is to be sent on it any more."""
+        self.state = "down"
+        self._told("down", None)
 
     async def _session(self) -> None:
         """One connection, from the dial to its end."""
         id = secrets.token_hex(16)
         sharing = Sharing(self._memory, id) if self._memory is not None else None
-        link = Link(self._settings, None, self._heard, sharing)
+        self._link = link = Link(self._settings, None, self._heard, sharing)
         metadata = (("authorization", f"Bearer {self._settings.token}"), ("chains-connection", id))
         async with self._channel() as channel:
             main = channel.stream_stream(CONNECT)(metadata=metadata)
@@ -139,10 +144,14 @@ class Connection:
                 beside = channel.stream_stream(BULK)(metadata=metadata)
                 lanes = [asyncio.ensure_future(link.run(main)), asyncio.ensure_future(link.run_bulk(beside))]
                 self._settle()
-                done, _ = await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    await task
-                await _raise_status(main if lanes[0] in done else beside)
+                await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
+                self._down()
+                if link.carrier.goodbye or not lanes[0].done():  # one may end before the other's last words are here
+                    await asyncio.wait(lanes, timeout=REST)
+                for task in lanes:
+                    if task.done():
+                        await task
+                await _raise_status(main if lanes[0].done() else beside)
             except TimeoutError:
                 raise Unavailable(f"{self.address} did not answer within {GREETING:g} s") from None
             finally:
@@ -170,6 +179,9 @@ class Connection:
                     mend="run the same version of chains on both sides",
                 )
             self.state = "up"
+        if kind == "bye" and self._link is not None:
+            self._down()
+            self._link.close()
         self._told(kind, sent)
 
     def _settle(self) -> None:

@@ -33,6 +33,7 @@ class Departures:
         self._wake = wake
         self._number = 0
         self._ready: deque[_Sending] = deque()
+        self._over = False
 
     def add(self, sent: Any, value: Encoded, room: int) -> int:
         """Fill the Value `sent` in: with a slot, or with the number under which the value goes on Bulk. The bytes that
@@ -57,7 +58,9 @@ class Departures:
         return 0
 
     def _lent(self, sending: _Sending, piece: list[memoryview], handle: Handle | None) -> None:
-        """A piece lies in shared memory, or there was no room."""
+        """A piece lies in shared memory, or there was no room. Where nobody is left to send to it was taken back."""
+        if self._over:
+            return
         if not sending.ready:
             self._ready.append(sending)
         sending.lent(piece, handle)
@@ -82,6 +85,8 @@ class Departures:
         return message
 
     def clear(self) -> None:
+        """Nothing is sent any more."""
+        self._over = True
         self._ready.clear()
 
 

@@ -14,7 +14,7 @@ from chains.runtime.ray_serve.gateway import GatewayReplica
 from chains.runtime.ray_serve.options import placing_options
 from chains.runtime.ray_serve.plan import GATEWAY, Plan
 
-SLACK = 5.0
+SLACK = 10.0
 """Seconds that a replica has beyond its grace before Serve kills it."""
 NEWS = 0.25
 """Seconds between a replica's leaving the book and its drain: until then its callers have heard of it."""
