@@ -100,8 +100,7 @@ class Connection:
             finally:
                 stood, carrier = self.carrier is not None, self.carrier
                 self.carrier = None
-                if not self._closed():
-                    self._down()
+                self._down()
                 if carrier is not None:
                     log.info(
                         "the connection to %s is over with %d calls on it: %s",
@@ -116,8 +115,9 @@ class Connection:
 
     def _down(self) -> None:
         """No call is to be sent on it any more."""
-        self.state = "down"
-        self._told("down", None)
+        if not self._closed():
+            self.state = "down"
+            self._told("down", None)
 
     async def _session(self) -> None:
         """One connection, from the dial to its end."""
