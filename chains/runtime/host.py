@@ -112,7 +112,7 @@ class Hosted(Conversations):
         finally:
             await self._settle(grace)
             self._cancel_calls("the runtime stopped")
-            await self.server.stop(2 * CLOSING + 1.0)
+            await self.server.stop(grace + 2 * CLOSING + 1.0)
             for target in self.targets.values():
                 await target.close()
             await self.makers.close()

@@ -308,8 +308,9 @@ class Carried:
             attempt.gone = True
             # Who has the Open and has not said that the call waits may have begun it, and died before it said so. Who
             # said goodbye has begun nothing that it has not told of.
-            unheard = self.carrier.departed(self.number) and not self._waits and not self.carrier.goodbye
-            attempt.accepted = attempt.accepted or unheard
+            carrier, number = self.carrier, self.number
+            told = carrier.goodbye and number not in carrier.unread
+            attempt.accepted = attempt.accepted or (carrier.departed(number) and not self._waits and not told)
             if self.left or hop.cancelled:
                 raise asyncio.CancelledError
             raise Unavailable(f"{self.remote.name} went away during {attempt.method.label}", mend="call again")

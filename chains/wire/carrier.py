@@ -49,7 +49,8 @@ class Carrier:
     """`wake` is called when there is something to send at once, `lazily` when it may wait for company.
 
     `answer` begins calls that the peer opens (None: it may open none), `told` is given frames about the connection.
-    Without `sharing`, large values go in chunks. Once it is `closing` no call is begun; `goodbye`: the peer closes.
+    Without `sharing`, large values go in chunks. Once it is `closing` no call is begun. `goodbye`: the peer closes, and
+    all has come that it had to say, but for what was `unread` of these calls when the connection was lost.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Carrier:
         self.lost = ""
         self.closing = False
         self.goodbye = False
+        self.unread: frozenset[int] = frozenset()
         self.last = 0
         self.report: Callable[[], bytes] | None = None
         self._settings = settings
@@ -220,6 +222,11 @@ class Carrier:
     @property
     def bulky(self) -> bool:
         return bool(self._departures)
+
+    @property
+    def copying(self) -> bool:
+        """Whether some of a large value has not left yet, though nothing of it may be ready."""
+        return self._departures.under_way
 
     def batch(self) -> bytes:
         """What is ready, up to about 128 KiB of it: control, credit, then a frame of each call in turn.
@@ -417,6 +424,7 @@ class Carrier:
         if self.lost:
             return
         self.lost = why or "the connection broke"
+        self.unread = frozenset(self._blocked)
         self._control.clear()
         self._credits.clear()
         self._accepted.clear()

@@ -18,7 +18,7 @@ from chains.wire.sharing import Sharing
 LAZY = 0.005
 """Seconds that credit which nobody waits for may wait for company."""
 CLOSING = 3.0
-"""Seconds for the last frames of a link that is closed, and then for the peer to have read them."""
+"""Seconds in which a link that is closed must get on with its last frames, and then the peer with reading them."""
 REST = 10.0
 """Seconds for reading what has come already from a peer that has ended its streams."""
 GATHER = 3
@@ -69,9 +69,10 @@ class _Writer:
     and its end costs no other task's turn. `over` ends with what a write raises.
     """
 
-    def __init__(self, stream: GrpcStream, carrier: Carrier) -> None:
+    def __init__(self, stream: GrpcStream, carrier: Carrier, moved: Callable[[], None]) -> None:
         self._stream = stream
         self._carrier = carrier
+        self._moved = moved
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[None] = self._loop.create_future()
         self._writing: Any = None
@@ -137,6 +138,7 @@ class _Writer:
         if self._through is not None and not self._through.done():
             self._through.set_result(None)
         if error is None:
+            self._moved()
             self._carrier.written()
             self.now()
         elif isinstance(error, asyncio.CancelledError):
@@ -167,6 +169,7 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self._answers = answer is not None
         self._closing = asyncio.Event()
+        self._moves = 0  # messages that were read and written
 
     def close(self) -> None:
         """End the streams in good order: what is ready is still written, and who answers calls says Bye and waits until
@@ -196,7 +199,7 @@ class Link:
 
     async def run(self, stream: GrpcStream) -> None:
         """Carry until the peer ends the stream. Raises what the carrier finds wrong, or gRPC's error."""
-        self._writer = writer = _Writer(stream, self.carrier)
+        self._writer = writer = _Writer(stream, self.carrier, self._moved)
         writer.now()
         try:
             await self._both(stream, self.carrier.feed, writer.over, self._farewell)
@@ -248,10 +251,20 @@ class Link:
         """Return once the link was closed, its writer has written what was ready, and the peer has ended its side."""
         await self._closing.wait()
         finish()
-        await asyncio.wait((writer,), timeout=CLOSING)
+        await self._going_on(writer)
         if not self._answers:
             await stream.done_writing()
-        await asyncio.wait((reader,), timeout=CLOSING)
+        await self._going_on(reader)
+
+    def _moved(self) -> None:
+        self._moves += 1
+
+    async def _going_on(self, task: asyncio.Future[None]) -> None:
+        """Until it has ended, or neither side has got on for a while."""
+        moves = -1
+        while not task.done() and moves != self._moves:
+            moves = self._moves
+            await asyncio.wait((task,), timeout=CLOSING)
 
     def _farewell(self) -> None:
         if self._writer is not None:
@@ -259,12 +272,14 @@ class Link:
 
     async def _read(self, stream: GrpcStream, feed: Callable[[bytes], None]) -> None:
         while (message := await stream.read()) is not grpc.aio.EOF:
+            self._moved()
             feed(message)
 
     async def _write_bulk(self, stream: GrpcStream) -> None:
         while True:
             while self.carrier.bulky:
                 await stream.write(self.carrier.next_chunk())
-            if self._closing.is_set():
+                self._moved()
+            if self._closing.is_set() and not self.carrier.copying:
                 return
             await self._bulk.heard()

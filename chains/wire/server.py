@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from chains.errors import ChainsError, LimitExceeded, ProtocolError, StartError, Unauthenticated
+from chains.errors import ChainsError, LimitExceeded, ProtocolError, StartError, Unauthenticated, Unavailable
 from chains.wire.carrier import Answer, Carrier
 from chains.wire.frames import VERSION
 from chains.wire.link import OPTIONS, Link
@@ -49,6 +49,7 @@ class WireServer:
         self._links: dict[str, Link] = {}
         self._expected = f"Bearer {settings.token}".encode()
         self._server: Any = None
+        self._stopping = False
 
     async def start(self) -> str:
         """Listen; the address that was bound. Raises StartError when it cannot be."""
@@ -88,6 +89,7 @@ class WireServer:
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no new connections, end those that stand in good order, break off after `grace` seconds."""
+        self._stopping = True
         for link in list(self._links.values()):
             link.close()
         if self._server is not None:
@@ -109,6 +111,8 @@ class WireServer:
 
     async def _connect(self, _: Any, context: Any) -> None:
         id = await self._admit(context)
+        if self._stopping:
+            await _refuse(context, Unavailable("the replica stops", mend="call another"))
         if id in self._links:
             await _refuse(context, ProtocolError("this chains-connection is in use", mend="draw a new one"))
         if len(self._links) >= self._settings.connections:

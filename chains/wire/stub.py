@@ -22,6 +22,8 @@ from chains.wire.sharing import Memory, Sharing
 log = logging.getLogger("chains")
 State = Literal["connecting", "up", "down", "closed"]
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+BROKEN = 0.1
+"""Seconds in which what has come already is read where one of a connection's two streams has broken."""
 GREETING = 5.0
 """Seconds that a replica has for its Hello."""
 
@@ -146,8 +148,8 @@ class Connection:
                 self._settle()
                 await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
                 self._down()
-                if link.carrier.goodbye or not lanes[0].done():  # one may end before the other's last words are here
-                    await asyncio.wait(lanes, timeout=REST)
+                broke = any(task.done() and (task.cancelled() or task.exception()) for task in lanes)
+                await asyncio.wait(lanes, timeout=BROKEN if broke else REST)  # one ends before the other's last words
                 for task in lanes:
                     if task.done():
                         await task

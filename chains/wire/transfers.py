@@ -33,6 +33,7 @@ class Departures:
         self._wake = wake
         self._number = 0
         self._ready: deque[_Sending] = deque()
+        self._copying = 0  # pieces
         self._over = False
 
     def add(self, sent: Any, value: Encoded, room: int) -> int:
@@ -54,11 +55,13 @@ class Departures:
         else:
             pieces = sending.pieces()
             left = iter(pieces)
+            self._copying += len(pieces)
             sharing.lend_apart(pieces, lambda handle: self._lent(sending, next(left), handle))
         return 0
 
     def _lent(self, sending: _Sending, piece: list[memoryview], handle: Handle | None) -> None:
         """A piece lies in shared memory, or there was no room. Where nobody is left to send to it was taken back."""
+        self._copying -= 1
         if self._over:
             return
         if not sending.ready:
@@ -75,6 +78,11 @@ class Departures:
     def __bool__(self) -> bool:
         """Whether there are chunks to send."""
         return bool(self._ready)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there are chunks to send, or will be."""
+        return bool(self._ready) or self._copying > 0
 
     def next_chunk(self) -> bytes:
         """A chunk of the next large value in turn."""

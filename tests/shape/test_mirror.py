@@ -21,7 +21,6 @@ UNMIRRORED: dict[str, str] = {
     "chains/dsl/structures.py": "test_signature.py",
     "chains/dsl/values.py": "test_signature.py",
     "chains/runtime/host.py": "test_processes.py: what it is for; tests/chains/wire/hosted.py is made of it",
-    "chains/wire/link.py": "test_stub.py, test_server.py: both ends of it on real sockets",
     "engines/layers/attention.py": "test_decoder.py: ranks; llm/models/test_parity.py: each family",
     "engines/layers/errors.py": "test_precision.py",
     "engines/layers/inputs.py": "numbers alone",

@@ -121,8 +121,10 @@ async def test_what_does_not_fit_is_dropped_and_told_at_once(tmp_path: Path) -> 
     async with site(tmp_path, Limits(spans=len(SPANS) + 1)) as one:
         one.intake.flush()
         held = Held(one.path)
-        answers = [partial(await post(one.url, BODY)) for _ in range(8)]
-        assert answers[0] == (0, "") and answers[-1] == (len(SPANS), "queue full")
+        answers = [partial(await post(one.url, BODY))]
+        while answers[-1] == (0, ""):  # the writer may have taken some out of the queue before it met the lock
+            answers.append(partial(await post(one.url, BODY)))
+        assert len(answers) in (2, 3, 4) and answers[-1] == (len(SPANS), "queue full")
         held.let_go()
         dropped = sum(rejected for rejected, _ in answers)
         assert one.one("SELECT source, reason, count FROM drops") == ("PhoneCall (gateway:4711)", "queue full", dropped)

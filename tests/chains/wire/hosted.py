@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from chains.dsl.graph import build
+from chains.dsl.graph import Graph, build
 from chains.runtime.conversations import Conversations
 from chains.runtime.drive import Line
 from chains.runtime.handle import Handle
@@ -23,9 +23,9 @@ GRAPH = build(Entry)
 
 
 @asynccontextmanager
-async def hosted(settings: WireSettings | None = None) -> AsyncIterator[Hosted]:
-    """The probe, started and listening; `hosted.server.address` is where."""
-    made = Hosted(GRAPH, GRAPH.nodes["Probe"], "Probe#0", settings or WireSettings(new_token()))
+async def hosted(settings: WireSettings | None = None, graph: Graph = GRAPH) -> AsyncIterator[Hosted]:
+    """The probe of this graph, started and listening; `hosted.server.address` is where."""
+    made = Hosted(graph, graph.nodes["Probe"], "Probe#0", settings or WireSettings(new_token()))
     await made.server.start()
     await made.start(lambda state: None)
     try:
@@ -37,11 +37,11 @@ async def hosted(settings: WireSettings | None = None) -> AsyncIterator[Hosted]:
 class Caller(Conversations):
     """A process's way to one remote replica: a handle on it, and calls to open."""
 
-    def __init__(self, address: str, settings: WireSettings) -> None:
+    def __init__(self, address: str, settings: WireSettings, graph: Graph = GRAPH) -> None:
         clock = LoopClock()
         super().__init__(clock, Recorder(clock))
         self.memory = Memory.of(settings)
-        self.target = RemoteNode(GRAPH.nodes["Probe"], settings, clock, self.recorder.add, memory=self.memory)
+        self.target = RemoteNode(graph.nodes["Probe"], settings, clock, self.recorder.add, memory=self.memory)
         self.target.update({"Probe#0": Place(address)})
         self.remote = self.target.remotes["Probe#0"]
         self.target.opened()
@@ -50,8 +50,8 @@ class Caller(Conversations):
 
 
 @asynccontextmanager
-async def calling(address: str, settings: WireSettings) -> AsyncIterator[Caller]:
-    caller = Caller(address, settings)
+async def calling(address: str, settings: WireSettings, graph: Graph = GRAPH) -> AsyncIterator[Caller]:
+    caller = Caller(address, settings, graph)
     try:
         yield caller
     finally:
