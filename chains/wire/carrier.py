@@ -289,7 +289,7 @@ class Carrier:
         waiting = self._blocked.get(call) if self._blocked else None
         if (waiting and (kind in _ORDERED or waiting[0][0] == "open")) or (kind in _VALUED and self._lacks(kind, sent)):
             self._block(call, kind, sent)
-        elif kind == "bye" and self._blocked:
+        elif kind == "bye" and call == 0 and self._blocked:
             self.goodbye = True  # and told of when all that came before it is there
         else:
             self._handle(call, kind, sent)

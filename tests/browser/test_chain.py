@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.browser.served import Viewer
 from tests.chains.records import made
@@ -75,6 +76,40 @@ async def test_the_list_says_nothing_of_a_sound_version(page: Page) -> None:
         await page.goto("/?version=0badf00d")
     assert (await (await answer.value).json())["findings"] == []
     await expect(page.locator(".notice")).to_be_hidden()
+
+
+async def test_the_list_says_it_also_when_the_names_of_chains_come_late(page: Page) -> None:
+    drawn = asyncio.Event()
+
+    async def late(route: Route) -> None:
+        await drawn.wait()
+        await route.continue_()
+
+    await page.route("**/api/info**", late)
+    await page.goto("/?version=5eaf00d5")
+    await expect(page.locator(".strip svg")).to_be_visible()
+    drawn.set()
+    await expect(page.locator(".notice")).to_contain_text(SLOW)
+
+
+async def test_what_is_said_is_that_of_the_filters_chosen_last(page: Page) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        asked.set()
+        await answer.wait()
+        await route.continue_()
+
+    await page.route("**/api/chain?*version=5eaf00d5*", late)
+    await page.goto("/?version=5eaf00d5")
+    await asked.wait()
+    await page.get_by_role("button", name="Remove the filter version 5eaf00d5").click()
+    await page.get_by_role("button", name="Filters").click()
+    await page.get_by_label("Version").select_option("10111111")
+    await expect(page.locator(".notice")).to_contain_text("The queue of LLM.stream")
+    answer.set()
+    await page.wait_for_timeout(200)
+    await expect(page.locator(".notice")).to_contain_text("The queue of LLM.stream")
 
 
 async def test_the_slow_replica_is_marked_in_the_graph_and_among_its_peers(page: Page) -> None:

@@ -46,7 +46,8 @@ class Calls {
     this.ends = [subscribe("calls", (event) => this.arrived(event)), subscribe("info", (info) => this.form.setInfo({ ...this.form.info, ...info }))];
     this.refetch = later(() => this.mergeFirst(), 400);
     this.restrip = paced(() => this.drawStrip(this.whole.signal), 2500);
-    this.relook = paced(() => this.notice.look(this.form.info, this.filters, this.whole.signal), 20_000);
+    this.look = later(() => this.notice.look(this.form.info, this.filters), 50);
+    this.relook = paced(this.look, 20_000);
     this.onKey = (event) => this.press(event);
     document.addEventListener("keydown", this.onKey);
     this.ticking = setInterval(() => this.tick(), 1000);
@@ -58,6 +59,8 @@ class Calls {
     this.refetch.cancel();
     this.restrip.cancel();
     this.relook.cancel();
+    this.look.cancel();
+    this.notice.close();
     this.whole.abort();
     for (const end of this.ends) end();
     if (this.fetching) this.fetching.abort();
@@ -108,7 +111,7 @@ class Calls {
       this.list.forget();
       this.setCount();
       this.drawNote();
-      this.drawStrip(mine.signal).then(() => this.notice.look(this.form.info, this.filters, this.whole.signal));
+      this.drawStrip(mine.signal).then(this.look);
     } catch (error) {
       if (error.name !== "AbortError") this.failed(error, () => this.load());
     } finally {
@@ -124,6 +127,7 @@ class Calls {
       this.skew = info.now_ms - Date.now();
       this.form.setInfo(info);
       if (this.stripped) this.strip.show(...this.stripped, this.versions());
+      this.look();
     } catch {
       // the footer says it; the list does without the names to choose from
     }

@@ -10,18 +10,24 @@ const LATELY_MS = 3600e3;
 export class Notice {
   constructor(root) {
     this.root = h("p", { class: "notice", "aria-live": "polite", hidden: true });
+    this.looking = new AbortController();
     root.append(this.root);
   }
 
   /** Look again: at the chain that is filtered by, or the one called last. What cannot be had is no news. */
-  async look(info, filters, signal) {
+  async look(info, filters) {
+    this.close();
+    const { signal } = (this.looking = new AbortController());
     const where = placeOf(info, filters);
-    if (!where) return;
     try {
-      this.draw((await getJson(withQuery("/api/chain", where), { signal })).findings, where);
-    } catch {
-      this.root.hidden = true;
+      this.draw(where ? (await getJson(withQuery("/api/chain", where), { signal })).findings : [], where);
+    } catch (error) {
+      if (error.name !== "AbortError") this.root.hidden = true;
     }
+  }
+
+  close() {
+    this.looking.abort();
   }
 
   draw(findings, where) {
