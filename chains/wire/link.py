@@ -41,12 +41,6 @@ class GrpcStream(Protocol):
     async def write(self, message: bytes) -> None: ...
 
 
-class CallersStream(GrpcStream, Protocol):
-    """The client's alone."""
-
-    async def done_writing(self) -> None: ...
-
-
 class _Bell:
     """Wakes the one task that waits for it; rung while nobody waits, it is heard at the next wait."""
 
